@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# One function makes every library of the project, so that the rules live in one place:
+# layer table, language level, warnings, ISA flags, unit tests beside the sources.
+
+# Allowed direct dependencies; a folder may use exactly these folders (docs/architecture.md).
+set(RORQUAL_LAYER_base    "")
+set(RORQUAL_LAYER_num     "base")
+set(RORQUAL_LAYER_tensor  "base;num")
+set(RORQUAL_LAYER_kernels "base;num;tensor")
+set(RORQUAL_LAYER_format  "base;num;tensor")
+set(RORQUAL_LAYER_text    "base")
+set(RORQUAL_LAYER_api     "base;text")
+set(RORQUAL_LAYER_model   "base;num;tensor;kernels;format")
+set(RORQUAL_LAYER_runtime "base;tensor;kernels;model;format")
+set(RORQUAL_LAYER_server  "base;text;api;runtime")
+set(RORQUAL_LAYER_tools   "base;num;tensor;kernels;format;text;api;model;runtime;server")
+set(RORQUAL_LAYER_cli     "base;num;tensor;kernels;format;text;api;model;runtime;server;tools")
+
+set(RORQUAL_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast
+                     -Wnon-virtual-dtor)
+
+# rorqual_library(NAME x SRCS a.cpp … DEPS base … LIBS fmt::fmt … [AVX2_SRCS …])
+# SRCS may be empty for header-only folders. Tests: every x_test.cpp beside the sources; TEST_DEPS adds layers and
+# TEST_LIBS libraries that only the tests need.
+function(rorqual_library)
+  cmake_parse_arguments(A "" "NAME" "SRCS;DEPS;LIBS;AVX2_SRCS;TEST_DEPS;TEST_LIBS" ${ARGN})
+  if(A_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "rorqual_library(${A_NAME}): unknown arguments ${A_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT DEFINED RORQUAL_LAYER_${A_NAME})
+    message(FATAL_ERROR "rorqual_library: '${A_NAME}' has no row in the layer table")
+  endif()
+  foreach(dep IN LISTS A_DEPS)
+    if(NOT dep IN_LIST RORQUAL_LAYER_${A_NAME})
+      message(FATAL_ERROR "layer rule: '${A_NAME}' must not depend on '${dep}' "
+                          "(allowed: ${RORQUAL_LAYER_${A_NAME}}); see docs/architecture.md")
+    endif()
+  endforeach()
+
+  list(TRANSFORM A_DEPS PREPEND rorqual_ OUTPUT_VARIABLE deps)
+  if(A_SRCS OR A_AVX2_SRCS)
+    add_library(rorqual_${A_NAME} STATIC ${A_SRCS} ${A_AVX2_SRCS})
+    set(scope PUBLIC)
+    target_compile_options(rorqual_${A_NAME} PRIVATE ${RORQUAL_WARNINGS})
+  else()
+    add_library(rorqual_${A_NAME} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_compile_features(rorqual_${A_NAME} ${scope} cxx_std_20)
+  target_include_directories(rorqual_${A_NAME} ${scope} ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(rorqual_${A_NAME} ${scope} ${deps} ${A_LIBS} Threads::Threads)
+  if(A_AVX2_SRCS)
+    set_source_files_properties(${A_AVX2_SRCS} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  endif()
+
+  if(NOT RORQUAL_TESTS)
+    return()
+  endif()
+  list(TRANSFORM A_TEST_DEPS PREPEND rorqual_ OUTPUT_VARIABLE test_deps)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
+  foreach(test IN LISTS tests)
+    get_filename_component(stem ${test} NAME_WE)
+    set(target ${A_NAME}_${stem})
+    add_executable(${target} ${test})
+    target_compile_options(${target} PRIVATE ${RORQUAL_WARNINGS})
+    target_compile_definitions(${target} PRIVATE RORQUAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    target_link_libraries(${target} PRIVATE rorqual_${A_NAME} ${test_deps} ${A_TEST_LIBS} GTest::gtest_main GTest::gmock)
+    add_test(NAME ${A_NAME}.${stem} COMMAND ${target})
+    set_tests_properties(${A_NAME}.${stem} PROPERTIES LABELS fast TIMEOUT 300)
+  endforeach()
+endfunction()

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fixed pool of compute threads. One parallel_for at a time, started by one owner thread, which works too.
+// Every compute thread runs with FTZ and DAZ set (docs/numerics.md).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace rorqual {
+
+/// Sets flush-to-zero and denormals-are-zero in the calling thread until destroyed.
+class ScopedFlushToZero {
+ public:
+  ScopedFlushToZero();
+  ~ScopedFlushToZero();
+  ScopedFlushToZero(const ScopedFlushToZero&) = delete;
+  ScopedFlushToZero& operator=(const ScopedFlushToZero&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+/// Owns num_threads - 1 workers. Thread rule: parallel_for from one thread at a time; no nesting.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  /// Calls body(chunk_index, thread_index) once for each chunk in [0, num_chunks); returns when all are done.
+  /// Chunks are handed out dynamically, so results must not depend on which thread runs which chunk.
+  template <class Body>
+  void parallel_for(int64_t num_chunks, const Body& body) {
+    run(num_chunks, [](const void* context, int64_t chunk, int thread) {
+      (*static_cast<const Body*>(context))(chunk, thread);
+    }, &body);
+  }
+
+ private:
+  using Function = void (*)(const void* context, int64_t chunk, int thread);
+
+  void run(int64_t num_chunks, Function function, const void* context);
+  void work(int thread);
+  void worker_main(int thread);
+
+  int num_threads_;
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int64_t> next_chunk_{0};
+  std::atomic<int> workers_busy_{0};
+  bool stop_ = false;
+  int64_t num_chunks_ = 0;
+  Function function_ = nullptr;
+  const void* context_ = nullptr;
+};
+
+}  // namespace rorqual

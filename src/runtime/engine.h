@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The narrow waist: what the server and the tools know of inference. Token ids in, token ids out.
+// Three engines implement it: the local one (runtime/local_engine), a scripted one and a remote one (tests, measuring).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace rorqual::runtime {
+
+using RequestId = uint64_t;
+
+/// Sampling of one choice. Ranges are checked by submit (invalid_argument names the field).
+struct SamplingParams {
+  float temperature = 1.0f;  // 0 = greedy
+  int32_t top_k = 0;         // 0 = off
+  float top_p = 1.0f;        // (0, 1]
+  float min_p = 0.0f;        // [0, 1]
+  float presence_penalty = 0.0f;    // [-2, 2], over generated tokens
+  float frequency_penalty = 0.0f;   // [-2, 2], over generated tokens
+  float repetition_penalty = 1.0f;  // > 0, over prompt and generated tokens
+  std::optional<uint64_t> seed;     // none: the engine draws one and reports it
+  uint32_t choice_index = 0;        // second key of the random stream
+  int64_t max_tokens = 16;          // 0 = prompt only (scoring)
+  int64_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> allowed_token_ids;            // empty = all
+  std::vector<std::vector<int32_t>> bad_token_sequences;
+  int32_t logprobs = -1;         // -1 = none, k = the k best beside the sampled token, vocab_size = all
+  int32_t prompt_logprobs = -1;  // likewise for prompt tokens; such requests never read the prefix cache
+  std::vector<int32_t> logprob_token_ids;  // also report these ids
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+  int32_t rank = 0;  // 1 = most probable
+};
+
+/// Log-probabilities of one position, from the raw model distribution (before temperature, penalties and bias).
+struct PositionLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // descending
+};
+
+enum class FinishReason : uint8_t { stop, length, cancelled, error };
+
+struct FinishInfo {
+  FinishReason reason = FinishReason::stop;
+  std::optional<int32_t> stop_token;  // EOS or a stop id that ended it (not delivered as a token)
+  std::optional<Error> error;
+  uint64_t seed = 0;
+  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  double queue_s = 0, prefill_s = 0, decode_s = 0;
+};
+
+/// Receives a request's events in order, from the engine's thread: return fast, never block. After on_finish nothing
+/// follows.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  /// Once before the first token if asked for: one entry per prompt token, the first empty.
+  virtual void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> /*rows*/) {}
+  virtual void on_token(int32_t token, std::optional<PositionLogprobs> logprobs) = 0;
+  virtual void on_finish(const FinishInfo& info) = 0;
+};
+
+struct Request {
+  std::vector<int32_t> prompt;
+  SamplingParams sampling;
+  int32_t priority = 0;     // lower runs first
+  std::string client_key;   // fairness class
+};
+
+struct EngineInfo {
+  std::string model_name;
+  std::string numerics;  // "reference" | "exact"
+  std::string kernels;   // tier
+  int64_t vocab_size = 0;
+  int64_t max_model_len = 0;
+  int32_t eos_token_id = 1;
+};
+
+/// Counters since start and gauges now; the server turns them into metrics.
+struct EngineStats {
+  int64_t requests_running = 0, requests_waiting = 0;
+  int64_t cache_blocks_total = 0, cache_blocks_used = 0;
+  int64_t prompt_tokens = 0, generation_tokens = 0, cached_tokens = 0;
+  int64_t preemptions = 0, steps = 0;
+  bool is_alive = true;
+};
+
+/// Any thread.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual const EngineInfo& info() const = 0;
+
+  /// Queues a request. Errors: invalid_argument (empty or too long prompt, ids outside the vocabulary, ranges),
+  /// unavailable (queue full or draining). The sink is kept until on_finish.
+  virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
+
+  /// Ends the request within one step: on_finish(cancelled) follows unless it finished meanwhile. Unknown ids are
+  /// ignored.
+  virtual void cancel(RequestId id) = 0;
+
+  virtual EngineStats stats() const = 0;
+
+  /// Refuses new requests; returns true when all running ones have finished, false after `timeout`.
+  virtual bool drain(std::chrono::milliseconds timeout) = 0;
+};
+
+}  // namespace rorqual::runtime
