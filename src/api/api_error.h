@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors of the HTTP APIs: status, official JSON body and class. Never used below the api layer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace rorqual::api {
+
+enum class ErrorClass : uint8_t {
+  malformed_body,  // not JSON, or not the expected shape: the text is ours, only class and status are
+                   // promised
+  conversion,      // a well-formed request that is not allowed: the text is the official one
+};
+
+struct ApiError {
+  ErrorClass error_class = ErrorClass::conversion;
+  int http_status = 400;
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string code = "invalid_request_error";
+  std::string param;  // "" prints null
+
+  /// {"error":{"message":…,"type":…,"param":null,"code":…}}
+  std::string body() const;
+
+  static ApiError conversion(std::string message) { return {.message = std::move(message)}; }
+
+  static ApiError malformed(const std::string& what) {
+    return {.error_class = ErrorClass::malformed_body,
+            .message = "Failed to deserialize the JSON body into the target type: " + what};
+  }
+};
+
+/// A value or an ApiError.
+template <class T>
+class [[nodiscard]] ApiResult {
+ public:
+  ApiResult(T value) : value_(std::in_place_index<0>, std::move(value)) {}
+
+  ApiResult(ApiError error) : value_(std::in_place_index<1>, std::move(error)) {}
+
+  bool ok() const { return value_.index() == 0; }
+
+  T& operator*() & { return std::get<0>(value_); }
+
+  const T& operator*() const& { return std::get<0>(value_); }
+
+  T&& operator*() && { return std::get<0>(std::move(value_)); }
+
+  T* operator->() { return &std::get<0>(value_); }
+
+  const T* operator->() const { return &std::get<0>(value_); }
+
+  const ApiError& error() const { return std::get<1>(value_); }
+
+ private:
+  std::variant<T, ApiError> value_;
+};
+
+}  // namespace rorqual::api

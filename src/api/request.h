@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Request bodies of the HTTP APIs, parsed, checked and resolved. One type for chat completions, Anthropic
+// messages and responses; one for completions; one for tokenize/detokenize. docs/api.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/api_error.h"
+#include "api/policy.h"
+#include "text/chat_encoder.h"
+#include "text/output_parser.h"
+
+namespace rorqual::api {
+
+enum class Protocol : uint8_t { chat, messages, responses };
+
+/// What the backend must enforce on the output.
+struct Constraint {
+  enum class Kind : uint8_t {
+    none,
+    json,
+    regex,
+    tool_call,
+    tool_call_required,
+    choice,
+    grammar,
+    structural_tag
+  };
+  Kind kind = Kind::none;
+  std::string text;  // json: schema ("" = any value); regex; tool_call…: tool list; all as compact JSON
+
+  /// "json", "regex", "tool_call", …; nullptr for none.
+  const char* kind_name() const;
+};
+
+/// Sampling fields after validation; names as in runtime::SamplingParams.
+struct SamplingFields {
+  std::optional<int64_t> max_tokens;  // as sent; resolve_max_tokens gives the value to use
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  int32_t top_k = 0;  // 0 = off (vLLM's -1 becomes 0)
+  float min_p = 0.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  float repetition_penalty = 1.0f;
+  std::optional<uint64_t> seed;
+  int32_t n = 1;
+  int64_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool include_stop_str_in_output = false;
+  std::vector<std::string> bad_words;
+  std::vector<int32_t> allowed_token_ids;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  bool logprobs = false;
+  std::optional<int32_t> top_logprobs;     // chat; completions: number of alternatives (`logprobs: k`)
+  std::optional<int32_t> prompt_logprobs;  // -1 = whole vocabulary
+  std::vector<int32_t> logprob_token_ids;
+  bool skip_special_tokens = true;
+  int32_t priority = 0;
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+};
+
+struct StreamFields {
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+};
+
+struct ChatRequest {
+  Protocol protocol = Protocol::chat;
+  std::string model;
+  text::Conversation conversation;
+  text::ParserOptions parsing;
+  SamplingFields sampling;
+  Constraint constraint;
+  StreamFields stream;
+  bool include_reasoning = true;
+  bool parallel_tool_calls = true;
+  std::optional<std::string> request_id;
+  std::optional<std::string> cache_salt;
+};
+
+struct CompletionRequest {
+  std::string model;
+
+  /// One entry per prompt: text (encoded with added tokens) or token ids.
+  struct PromptItem {
+    bool is_tokens = false;
+    std::string text;
+    std::vector<int32_t> tokens;
+  };
+
+  std::vector<PromptItem> prompts;
+  std::optional<std::string> suffix;  // fill in the middle
+  bool echo = false;
+  bool add_special_tokens = true;
+  SamplingFields sampling;  // max_tokens always set (default 16)
+  StreamFields stream;
+  std::optional<std::string> request_id;
+};
+
+struct TokenizeRequest {
+  std::optional<std::string> prompt;               // exactly one of prompt and
+  std::optional<text::Conversation> conversation;  // messages
+  bool return_token_strs = false;
+};
+
+/// Bodies are JSON text (depth at most 128, duplicate keys: the last value wins).
+ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ApiPolicy& policy);
+ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ApiPolicy& policy);
+ApiResult<ChatRequest> parse_responses_request(std::string_view body, const ApiPolicy& policy);
+ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ApiPolicy& policy);
+ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ApiPolicy& policy);
+ApiResult<std::vector<int32_t>> parse_detokenize_request(std::string_view body);
+
+/// Number of new tokens to allow: the explicit value if prompt + value fits the context (else the official
+/// 400), else the default of the mode (chat 8192, thinking 65536, full effort 131072) lowered to the room
+/// left, at least 1.
+ApiResult<int64_t> resolve_max_tokens(const ChatRequest& request, int64_t prompt_tokens,
+                                      int64_t max_model_len);
+
+/// The official text for a prompt and completion that do not fit.
+std::string context_overflow_message(int64_t max_model_len, int64_t prompt_tokens, int64_t max_tokens);
+
+}  // namespace rorqual::api

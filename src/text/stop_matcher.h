@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stop strings in a text stream: holds back what may still become a match, never more. One automaton for all
+// strings, so the cost per character does not depend on their number.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rorqual::text {
+
+/// One thread. Feed pieces with push(); after is_matched() everything further is dropped.
+class StopMatcher {
+ public:
+  /// Empty strings are ignored. Among matches the one that ends first wins; then the earlier one in the list.
+  explicit StopMatcher(const std::vector<std::string>& stops);
+
+  /// Text that can no longer belong to a match. The match itself is never given out.
+  std::string push(std::string_view text);
+
+  /// What is held back (a partial match at the end of the output). Empty after a match.
+  std::string flush();
+
+  bool is_matched() const { return matched_ >= 0; }
+
+  /// The string that matched, as given; only after is_matched().
+  const std::string& matched() const { return stops_[static_cast<size_t>(matched_)]; }
+
+  bool is_empty() const { return nodes_.size() <= 1; }
+
+ private:
+  struct Node {
+    std::map<unsigned char, int32_t> next;
+    int32_t fail = 0;
+    int32_t depth = 0;
+    int32_t output = -1;  // best stop that ends here: index in the list
+  };
+
+  void link();
+
+  std::vector<std::string> stops_;
+  std::vector<Node> nodes_;
+  std::string held_;
+  int32_t state_ = 0;
+  int32_t matched_ = -1;
+};
+
+}  // namespace rorqual::text
