@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine that runs a model in this process: one step thread owns the Runner, schedules, samples and calls
+// the sinks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "model/runner.h"
+#include "runtime/engine.h"
+
+namespace rorqual::runtime {
+
+/// Limits of the engine, named as vLLM names its options.
+struct EngineOptions {
+  int64_t max_num_seqs = 256;             // requests that run at the same time
+  int64_t max_num_batched_tokens = 2048;  // rows of one step; lowered to Runner::max_step_rows
+  /// Most prompt tokens of one request in one step while other requests exist. -1 = three quarters of the
+  /// budget, 0 = off.
+  int64_t long_prefill_token_threshold = -1;
+  int64_t max_num_queued_reqs = 0;  // unfinished requests (waiting and running), 0 = no limit
+  int64_t max_num_queued_tokens =
+      0;                         // refuse while this many prompt tokens are not computed yet, 0 = no limit
+  int64_t max_logprobs = 20;     // of logprobs and prompt_logprobs, -1 = no limit
+  int64_t max_logit_rows = 256;  // rows of logits of one step (bounds memory); raised to max_num_seqs
+  int64_t max_prompt_logprob_entries = int64_t{1} << 26;  // of one request, (k + 1) * prompt tokens
+  /// Source of the seeds of requests that give none. Absent: the operating system's randomness.
+  std::optional<uint64_t> seed;
+  double step_timeout_s = 0;           // is_alive turns false while a step takes longer, 0 = off
+  std::shared_ptr<const Clock> clock;  // null = SteadyClock
+};
+
+/// Starts the step thread. `info.max_model_len` is lowered to what the runner and its cache can hold,
+/// `info.vocab_size` is taken from the runner. Destruction cancels what is unfinished and joins; not from a
+/// sink. Errors: invalid_argument (an option out of range), out_of_memory (logits of one step).
+Result<std::unique_ptr<Engine>> make_local_engine(std::unique_ptr<model::Runner> runner, EngineInfo info,
+                                                  EngineOptions options);
+
+}  // namespace rorqual::runtime
