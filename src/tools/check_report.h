@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of `rorqual check` found: counters and the texts of failures. It holds no files and decides no exit code.
+// What a run of `rorqual check` found: counters and the texts of failures. It holds no files and decides no
+// exit code.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +43,11 @@ class CheckReport {
   }
 
   int64_t passed() const { return passed_; }
+
   int64_t failed() const { return failed_; }
+
   int64_t skipped() const { return skipped_; }
+
   const std::vector<std::string>& failures() const { return failures_; }
 
   /// Failures, notes, and the last line `N passed, M failed`, with `, K skipped` if there were any.
