@@ -1,0 +1,725 @@
+// SPDX-License-Identifier: Apache-2.0
+// HTTP/1.1 over Boost.Asio with Beast's parser: the only file that sees those headers. One IO thread owns all
+// connections, so nothing below is locked; other threads reach it by posting. Each connection always reads,
+// also while its request is being answered: that is how a client that goes away is noticed.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <deque>
+#include <random>
+#include <thread>
+#include <unordered_set>
+
+#include "base/check.h"
+#include "server/http.h"
+
+namespace rorqual::server {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr size_t kReadChunk_bytes = 16 * 1024;
+constexpr size_t kPipelined_bytes = 256 * 1024;      // read ahead while a request is being answered
+constexpr size_t kBodyStep_bytes = 1u << 20;         // each such step renews the body timeout
+constexpr size_t kDiscard_bytes = 64u << 20;         // read and thrown away after an early error
+constexpr std::chrono::milliseconds kLinger{2'000};  // time for the client to read the error
+constexpr std::chrono::milliseconds kAcceptRetry{100};
+constexpr rlim_t kReservedFiles = 64;  // for shards, logs and libraries
+constexpr const char* kSseComment = ": keep-alive\n\n";
+
+std::string random_id() {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string id(24, '0');
+  for (char& c : id) c = kDigits[generator() & 15];
+  return id;
+}
+
+bool is_plain_id(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
+std::string chunk(std::string_view bytes) {
+  char size[24];
+  const int length = std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
+  std::string out(size, static_cast<size_t>(length));
+  out.append(bytes).append("\r\n");
+  return out;
+}
+
+class Connection;
+
+}  // namespace
+
+struct HttpServer::Impl {
+  explicit Impl(HttpConfig c) : config(std::move(c)) {}
+
+  void accept();
+  void on_accepted(const error_code& ec, tcp::socket socket);
+  void tick();
+  void run();
+  void refuse(tcp::socket socket);
+
+  HttpConfig config;
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  tcp::acceptor acceptor{io};
+  asio::steady_timer retry_timer{io}, tick_timer{io}, close_timer{io};
+  std::unordered_set<std::shared_ptr<Connection>> connections;
+  bool is_closing = false;
+  uint16_t bound_port = 0;
+  bool loopback = false;
+  std::thread thread;
+};
+
+namespace {
+
+class SocketExchange;
+
+/// One client socket: requests one after the other. IO thread only.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpServer::Impl& server, tcp::socket socket)
+      : server_(server),
+        limits_(server.config.limits),
+        socket_(std::move(socket)),
+        read_timer_(server.io),
+        write_timer_(server.io),
+        comment_timer_(server.io) {}
+
+  void start();
+  void close();
+  /// Closes now if nothing is being answered or sent, else after the current answer.
+  void close_when_idle();
+
+  // Called by the exchange, on the IO thread; `serial` tells an old exchange from the current one.
+  void respond(uint64_t serial, HttpResponse response);
+  void begin_stream(uint64_t serial, const HttpResponse& head);
+  void write(uint64_t serial, std::string_view bytes);
+  void finish(uint64_t serial);
+  void set_disconnect(uint64_t serial, std::function<void()> callback);
+  void set_note(uint64_t serial, std::string note);
+
+  asio::io_context& io() { return server_.io; }
+
+ private:
+  enum class State : uint8_t { idle, head, body, handling, draining, closed };
+
+  void read();
+  void on_read(const error_code& ec, size_t num_bytes);
+  void parse();
+  bool on_head();  // false: the request was answered already
+  void dispatch();
+  void fail(int status, const std::string& message);
+  void parse_failed(const error_code& ec);
+  void arm_read_timer(std::chrono::milliseconds timeout);
+  void on_read_timeout();
+  void send(std::string bytes);
+  void write_some();
+  void on_written(const error_code& ec, size_t num_bytes);
+  void arm_comment_timer();
+  void complete();
+  void lost();
+  void log(int status);
+  std::string head_text(const HttpResponse& response, bool is_stream, size_t body_bytes) const;
+  void next_request();
+  void after_answer();
+
+  HttpServer::Impl& server_;
+  const HttpLimits& limits_;
+  tcp::socket socket_;
+  asio::steady_timer read_timer_, write_timer_, comment_timer_;
+  std::array<char, kReadChunk_bytes> chunk_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  State state_ = State::idle;
+  bool is_reading_ = false, is_writing_ = false, head_done_ = false;
+  bool keep_alive_ = true, is_head_request_ = false, is_http10_ = false;
+  bool is_streaming_ = false, close_after_write_ = false;
+  uint64_t serial_ = 0;
+  size_t body_mark_ = 0, discarded_ = 0;
+  HttpRequest request_;  // head only while reading the body
+  std::shared_ptr<SocketExchange> exchange_;
+  std::function<void()> on_disconnect_;
+  std::string note_;
+  Clock::time_point started_{};
+  int status_ = 0;
+  std::deque<std::string> unsent_;
+  size_t unsent_bytes_ = 0, front_offset_ = 0;
+};
+
+/// Forwards calls from any thread to the connection's thread.
+class SocketExchange : public Exchange, public std::enable_shared_from_this<SocketExchange> {
+ public:
+  SocketExchange(std::shared_ptr<Connection> connection, uint64_t serial, HttpRequest request)
+      : connection_(std::move(connection)), serial_(serial), request_(std::move(request)) {}
+
+  const HttpRequest& request() const override { return request_; }
+
+  void respond(HttpResponse response) override {
+    post([response = std::move(response)](Connection& c, uint64_t serial) mutable {
+      c.respond(serial, std::move(response));
+    });
+  }
+
+  void begin_stream(HttpResponse head) override {
+    post([head = std::move(head)](Connection& c, uint64_t serial) { c.begin_stream(serial, head); });
+  }
+
+  void write(std::string bytes) override {
+    post([bytes = std::move(bytes)](Connection& c, uint64_t serial) { c.write(serial, bytes); });
+  }
+
+  void finish() override {
+    post([](Connection& c, uint64_t serial) { c.finish(serial); });
+  }
+
+  void on_disconnect(std::function<void()> callback) override {
+    post([callback = std::move(callback)](Connection& c, uint64_t serial) mutable {
+      c.set_disconnect(serial, std::move(callback));
+    });
+  }
+
+  void set_log_note(std::string note) override {
+    post([note = std::move(note)](Connection& c, uint64_t serial) mutable {
+      c.set_note(serial, std::move(note));
+    });
+  }
+
+ private:
+  template <class F>
+  void post(F function) {
+    asio::post(connection_->io(),
+               [connection = connection_, serial = serial_, function = std::move(function)]() mutable {
+                 function(*connection, serial);
+               });
+  }
+
+  std::shared_ptr<Connection> connection_;
+  uint64_t serial_;
+  HttpRequest request_;
+};
+
+void Connection::start() {
+  error_code ignored;
+  socket_.set_option(tcp::no_delay(true), ignored);
+  next_request();
+  arm_read_timer(limits_.header_timeout);  // a fresh connection must speak soon
+}
+
+void Connection::close() {
+  if (state_ == State::closed) return;
+  auto self = shared_from_this();
+  if (state_ == State::handling) lost();
+  state_ = State::closed;
+  error_code ignored;
+  socket_.close(ignored);
+  read_timer_.cancel();
+  write_timer_.cancel();
+  comment_timer_.cancel();
+  server_.connections.erase(self);
+  if (server_.is_closing && server_.connections.empty()) server_.close_timer.cancel();
+}
+
+void Connection::close_when_idle() {
+  keep_alive_ = false;
+  close_after_write_ = true;
+  if (state_ != State::handling && !is_writing_) close();
+}
+
+void Connection::next_request() {
+  parser_.emplace();
+  parser_->eager(true);
+  parser_->header_limit(static_cast<uint32_t>(limits_.max_header_bytes));
+  parser_->body_limit(limits_.max_body_bytes);
+  state_ = State::idle;
+  head_done_ = false;
+  exchange_.reset();
+  on_disconnect_ = nullptr;
+  note_.clear();
+  status_ = 0;
+  ++serial_;
+  arm_read_timer(limits_.idle_timeout);
+  if (buffer_.size() > 0) {
+    parse();
+  } else {
+    read();
+  }
+}
+
+void Connection::read() {
+  if (is_reading_ || state_ == State::closed) return;
+  if (state_ == State::handling && buffer_.size() >= kPipelined_bytes) return;
+  is_reading_ = true;
+  // Not straight into buffer_: the parser may consume from it while this read is pending.
+  socket_.async_read_some(asio::buffer(chunk_), [self = shared_from_this()](const error_code& ec, size_t n) {
+    self->on_read(ec, n);
+  });
+}
+
+void Connection::on_read(const error_code& ec, size_t num_bytes) {
+  is_reading_ = false;
+  if (state_ == State::closed) return;
+  if (ec) {
+    close();
+    return;
+  }
+  if (state_ == State::draining) {
+    discarded_ += num_bytes;
+    if (discarded_ > kDiscard_bytes) {
+      close();
+    } else {
+      read();
+    }
+    return;
+  }
+  buffer_.commit(asio::buffer_copy(buffer_.prepare(num_bytes), asio::buffer(chunk_.data(), num_bytes)));
+  if (state_ == State::handling) {
+    read();
+  } else {
+    parse();
+  }
+}
+
+void Connection::parse() {
+  if (state_ == State::idle) {
+    state_ = State::head;
+    started_ = Clock::now();
+    arm_read_timer(limits_.header_timeout);
+  }
+  while (true) {
+    error_code ec;
+    const size_t used = buffer_.size() > 0 ? parser_->put(buffer_.data(), ec) : 0;
+    buffer_.consume(used);
+    if (ec && ec != http::error::need_more) {
+      parse_failed(ec);
+      return;
+    }
+    if (parser_->is_header_done() && !head_done_) {
+      head_done_ = true;
+      if (!on_head()) return;
+    }
+    if (parser_->is_done()) {
+      dispatch();
+      return;
+    }
+    if (used == 0 || buffer_.size() == 0) break;
+  }
+  if (state_ == State::body && parser_->get().body().size() >= body_mark_ + kBodyStep_bytes) {
+    body_mark_ = parser_->get().body().size();
+    arm_read_timer(limits_.body_timeout);
+  }
+  read();
+}
+
+bool Connection::on_head() {
+  const auto& message = parser_->get();
+  state_ = State::body;
+  body_mark_ = 0;
+  arm_read_timer(limits_.body_timeout);
+  keep_alive_ = message.keep_alive() && !close_after_write_;
+  is_http10_ = message.version() < 11;
+  is_head_request_ = message.method() == http::verb::head;
+
+  request_ = {};
+  request_.method = std::string(message.method_string());
+  request_.target = std::string(message.target());
+  request_.path = request_.target.substr(0, request_.target.find('?'));
+  for (const auto& field : message) {
+    request_.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+  }
+  const std::string_view id = request_.header("x-request-id");
+  request_.id = is_plain_id(id) ? std::string(id) : random_id();
+  if (request_.headers.size() > limits_.max_headers) {
+    fail(431, "The request has " + std::to_string(request_.headers.size()) + " header fields; the limit is " +
+                  std::to_string(limits_.max_headers) + ".");
+    return false;
+  }
+  if (auto response = server_.config.check_head(request_)) {
+    // Without a body the connection is in step and may serve the next request; else it cannot be trusted to
+    // be.
+    if (!parser_->is_done()) keep_alive_ = false;
+    state_ = State::handling;
+    respond(serial_, *std::move(response));
+    return false;
+  }
+  if (!parser_->is_done() && equal_ignoring_case(request_.header("expect"), "100-continue")) {
+    send("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  return true;
+}
+
+void Connection::dispatch() {
+  state_ = State::handling;
+  read_timer_.cancel();
+  request_.body = std::move(parser_->get().body());
+  exchange_ = std::make_shared<SocketExchange>(shared_from_this(), serial_, std::move(request_));
+  read();
+  server_.config.handler(exchange_);
+}
+
+/// Answers a request that never reached a route, then closes.
+void Connection::fail(int status, const std::string& message) {
+  if (request_.id.empty()) request_.id = random_id();
+  state_ = State::handling;
+  keep_alive_ = false;
+  respond(serial_, server_.config.error_response(status, message));
+}
+
+void Connection::parse_failed(const error_code& ec) {
+  if (!head_done_) request_ = {};
+  if (ec == http::error::header_limit) {
+    const bool in_target = parser_->get().target().empty();
+    fail(in_target ? 414 : 431, std::string(in_target ? "The request line" : "The request header") +
+                                    " is longer than " + std::to_string(limits_.max_header_bytes) +
+                                    " bytes.");
+  } else if (ec == http::error::body_limit) {
+    fail(413, "The request body is larger than the limit of " + std::to_string(limits_.max_body_bytes) +
+                  " bytes.");
+  } else {
+    fail(400, "The request is not valid HTTP/1.1: " + ec.message() + ".");
+  }
+}
+
+void Connection::arm_read_timer(std::chrono::milliseconds timeout) {
+  read_timer_.expires_after(timeout);
+  read_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
+    if (!ec && self->read_timer_.expiry() <= Clock::now()) self->on_read_timeout();
+  });
+}
+
+void Connection::on_read_timeout() {
+  if (state_ == State::head || state_ == State::body) {
+    if (!head_done_) request_ = {};
+    fail(408, state_ == State::head ? "The request header did not arrive in time."
+                                    : "The request body did not arrive in time.");
+  } else if (state_ == State::idle || state_ == State::draining) {
+    close();
+  }
+}
+
+std::string Connection::head_text(const HttpResponse& response, bool is_stream, size_t body_bytes) const {
+  std::string head =
+      "HTTP/1.1 " + std::to_string(response.status) + " " + reason_phrase(response.status) + "\r\n";
+  const auto add = [&head](std::string_view name, std::string_view value) {
+    head.append(name).append(": ").append(value).append("\r\n");
+  };
+  if (!response.content_type.empty()) add("Content-Type", response.content_type);
+  if (!is_stream) {
+    if (response.status != 204 && response.status != 304) add("Content-Length", std::to_string(body_bytes));
+  } else if (!is_http10_) {
+    add("Transfer-Encoding", "chunked");
+  }
+  add("X-Request-Id", exchange_ ? exchange_->request().id : request_.id);
+  add("X-Content-Type-Options", "nosniff");
+  for (const auto& [name, value] : response.headers) add(name, value);
+  add("Connection", keep_alive_ ? "keep-alive" : "close");
+  return head + "\r\n";
+}
+
+void Connection::respond(uint64_t serial, HttpResponse response) {
+  if (serial != serial_ || state_ != State::handling || is_streaming_) return;
+  status_ = response.status;
+  if (server_.is_closing) keep_alive_ = false;
+  std::string bytes = head_text(response, false, response.body.size());
+  if (!is_head_request_) bytes += response.body;
+  complete();
+  send(std::move(bytes));
+}
+
+void Connection::begin_stream(uint64_t serial, const HttpResponse& head) {
+  if (serial != serial_ || state_ != State::handling || is_streaming_) return;
+  status_ = head.status;
+  is_streaming_ = true;
+  if (server_.is_closing || is_http10_) keep_alive_ = false;
+  send(head_text(head, true, 0));
+  arm_comment_timer();
+}
+
+void Connection::write(uint64_t serial, std::string_view bytes) {
+  if (serial != serial_ || state_ != State::handling || !is_streaming_ || bytes.empty()) return;
+  if (unsent_bytes_ + bytes.size() > limits_.max_unsent_bytes) {
+    close();  // the client does not read: the answer is dropped, its generation cancelled
+    return;
+  }
+  send(is_http10_ ? std::string(bytes) : chunk(bytes));
+  arm_comment_timer();
+}
+
+void Connection::finish(uint64_t serial) {
+  if (serial != serial_ || state_ != State::handling || !is_streaming_) return;
+  comment_timer_.cancel();
+  is_streaming_ = false;
+  complete();
+  if (!is_http10_) {
+    send("0\r\n\r\n");
+  } else if (!is_writing_) {
+    after_answer();
+  }
+}
+
+void Connection::set_disconnect(uint64_t serial, std::function<void()> callback) {
+  if (serial == serial_ && state_ == State::handling) {
+    on_disconnect_ = std::move(callback);
+  } else if (serial == serial_ && state_ == State::closed && status_ == 499) {
+    callback();
+  }
+}
+
+void Connection::set_note(uint64_t serial, std::string note) {
+  if (serial == serial_) note_ = std::move(note);
+}
+
+void Connection::arm_comment_timer() {
+  comment_timer_.expires_after(limits_.keep_alive_interval);
+  comment_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
+    if (ec || !self->is_streaming_ || self->state_ != State::handling) return;
+    if (self->comment_timer_.expiry() > Clock::now()) return;
+    if (!self->is_writing_) self->send(self->is_http10_ ? kSseComment : chunk(kSseComment));
+    self->arm_comment_timer();
+  });
+}
+
+/// The answer is complete (perhaps not sent yet): logs it and decides what follows.
+void Connection::complete() {
+  on_disconnect_ = nullptr;
+  log(status_);
+  close_after_write_ = close_after_write_ || !keep_alive_;
+}
+
+/// The client went away while its request was being answered.
+void Connection::lost() {
+  status_ = 499;
+  auto callback = std::move(on_disconnect_);
+  on_disconnect_ = nullptr;
+  is_streaming_ = false;
+  log(499);
+  if (callback) callback();
+}
+
+void Connection::log(int status) {
+  if (!server_.config.on_access) return;
+  const HttpRequest& request = exchange_ ? exchange_->request() : request_;
+  server_.config.on_access({request, status, note_,
+                            std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started_)});
+}
+
+void Connection::send(std::string bytes) {
+  unsent_bytes_ += bytes.size();
+  unsent_.push_back(std::move(bytes));
+  if (!is_writing_) write_some();
+}
+
+void Connection::write_some() {
+  is_writing_ = true;
+  write_timer_.expires_after(limits_.write_timeout);
+  write_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
+    if (!ec && self->is_writing_ && self->write_timer_.expiry() <= Clock::now()) self->close();
+  });
+  const std::string& front = unsent_.front();
+  socket_.async_write_some(
+      asio::buffer(front.data() + front_offset_, front.size() - front_offset_),
+      [self = shared_from_this()](const error_code& ec, size_t n) { self->on_written(ec, n); });
+}
+
+void Connection::on_written(const error_code& ec, size_t num_bytes) {
+  is_writing_ = false;
+  if (state_ == State::closed) return;
+  if (ec) {
+    close();
+    return;
+  }
+  front_offset_ += num_bytes;
+  unsent_bytes_ -= num_bytes;
+  if (front_offset_ == unsent_.front().size()) {
+    unsent_.pop_front();
+    front_offset_ = 0;
+  }
+  if (!unsent_.empty()) {
+    write_some();
+    return;
+  }
+  write_timer_.cancel();
+  if (state_ == State::handling && !is_streaming_ && status_ != 0) after_answer();
+}
+
+/// Everything of the answer has been sent.
+void Connection::after_answer() {
+  if (!close_after_write_) {
+    next_request();
+    return;
+  }
+  // Closing with unread input would reset the connection and may cost the client the answer.
+  state_ = State::draining;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  buffer_.consume(buffer_.size());
+  arm_read_timer(kLinger);
+  read();
+}
+
+Error bind_error(const HttpConfig& config, const error_code& ec) {
+  const std::string where = "port " + std::to_string(config.port) + " on " + config.host;
+  if (ec == asio::error::address_in_use) {
+    return {Code::io, where + " is in use by another process", "--port 8001, or --port 0 for any free port"};
+  }
+  if (ec == asio::error::access_denied) {
+    return {Code::io, where + ": permission denied", "use a port above 1023"};
+  }
+  return {Code::io, "cannot listen on " + where + ": " + ec.message(), "check --host and --port"};
+}
+
+size_t connection_limit(size_t wanted) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
+  if (files.rlim_cur < wanted + kReservedFiles && files.rlim_max > files.rlim_cur) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, wanted + kReservedFiles);
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  const rlim_t usable = files.rlim_cur > kReservedFiles ? files.rlim_cur - kReservedFiles : 1;
+  return static_cast<size_t>(std::min<rlim_t>(wanted, usable));
+}
+
+}  // namespace
+
+void HttpServer::Impl::accept() {
+  acceptor.async_accept(
+      [this](const error_code& ec, tcp::socket socket) { on_accepted(ec, std::move(socket)); });
+}
+
+void HttpServer::Impl::on_accepted(const error_code& ec, tcp::socket socket) {
+  if (is_closing || ec == asio::error::operation_aborted) return;
+  if (ec) {  // out of descriptors or the like: try again a little later instead of spinning
+    retry_timer.expires_after(kAcceptRetry);
+    retry_timer.async_wait([this](const error_code& e) {
+      if (!e && !is_closing) accept();
+    });
+    return;
+  }
+  if (connections.size() >= config.limits.max_connections) {
+    refuse(std::move(socket));
+  } else {
+    auto connection = std::make_shared<Connection>(*this, std::move(socket));
+    connections.insert(connection);
+    connection->start();
+  }
+  accept();
+}
+
+void HttpServer::Impl::refuse(tcp::socket socket) {
+  const HttpResponse response =
+      config.error_response(503, "The server has reached its limit of " +
+                                     std::to_string(config.limits.max_connections) + " connections.");
+  const std::string text =
+      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+      "Connection: close\r\nContent-Length: " +
+      std::to_string(response.body.size()) + "\r\n\r\n" + response.body;
+  error_code ignored;
+  socket.non_blocking(true, ignored);
+  socket.write_some(asio::buffer(text), ignored);
+}
+
+void HttpServer::Impl::tick() {
+  tick_timer.expires_after(std::chrono::seconds(1));
+  tick_timer.async_wait([this](const error_code& ec) {
+    if (ec || is_closing) return;
+    config.on_tick();
+    tick();
+  });
+}
+
+/// One handler that throws (out of memory, most likely) must not end the server.
+void HttpServer::Impl::run() {
+  while (true) {
+    try {
+      io.run();
+      return;
+    } catch (const std::exception& e) {
+      config.on_exception(e.what());
+    }
+  }
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() {
+  close(std::chrono::milliseconds(0));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config) {
+  RORQUAL_CHECK(config.handler && config.check_head && config.error_response && config.on_exception);
+  auto impl = std::make_unique<Impl>(std::move(config));
+  HttpConfig& c = impl->config;
+  c.limits.max_connections = connection_limit(c.limits.max_connections);
+
+  error_code ec;
+  tcp::resolver resolver(impl->io);
+  const auto found = resolver.resolve(c.host, std::to_string(c.port), tcp::resolver::passive, ec);
+  if (ec || found.empty()) {
+    return Error(Code::invalid_argument,
+                 "--host '" + c.host + "' is not an address of this machine: " + ec.message(),
+                 "use 127.0.0.1, 0.0.0.0 (all interfaces) or an address that `ip addr` shows");
+  }
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  impl->acceptor.open(endpoint.protocol(), ec);
+  if (!ec) impl->acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) impl->acceptor.bind(endpoint, ec);
+  if (!ec) impl->acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) return bind_error(c, ec);
+  impl->bound_port = impl->acceptor.local_endpoint(ec).port();
+  impl->loopback = endpoint.address().is_loopback();
+
+  impl->accept();
+  if (c.on_tick) impl->tick();
+  impl->thread = std::thread([impl = impl.get()] { impl->run(); });
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+uint16_t HttpServer::port() const {
+  return impl_->bound_port;
+}
+
+bool HttpServer::is_loopback() const {
+  return impl_->loopback;
+}
+
+void HttpServer::close(std::chrono::milliseconds timeout) {
+  if (!impl_->thread.joinable()) return;
+  asio::post(impl_->io, [impl = impl_.get(), timeout] {
+    impl->is_closing = true;
+    error_code ignored;
+    impl->acceptor.close(ignored);
+    impl->retry_timer.cancel();
+    impl->tick_timer.cancel();
+    const auto close_all = [impl] {
+      const auto all = impl->connections;  // close() erases from the set
+      for (const auto& connection : all) connection->close();
+    };
+    const auto idle = impl->connections;
+    for (const auto& connection : idle) connection->close_when_idle();
+    impl->work.reset();
+    if (timeout.count() == 0) {
+      close_all();
+      return;
+    }
+    if (impl->connections.empty()) return;
+    impl->close_timer.expires_after(timeout);
+    impl->close_timer.async_wait([close_all](const error_code& ec) {
+      if (!ec) close_all();
+    });
+  });
+  impl_->thread.join();
+}
+
+}  // namespace rorqual::server
