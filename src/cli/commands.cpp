@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+#include <string>
+
+#include "base/check.h"
+
+namespace rorqual::cli {
+namespace {
+
+std::vector<CommandSpec> make_commands() {
+  std::vector<CommandSpec> all;
+  all.push_back(completion_command());
+  all.push_back(version_command());
+  for (auto& command : all) {
+    for (auto& option : shared_options()) command.options.push_back(option);
+    RORQUAL_CHECK(table_fault(command).empty());
+  }
+  return all;
+}
+
+}  // namespace
+
+const OptionSpec* CommandSpec::find(std::string_view option_name) const {
+  const auto found = std::find_if(options.begin(), options.end(),
+                                  [&](const OptionSpec& option) { return option.name == option_name; });
+  return found == options.end() ? nullptr : &*found;
+}
+
+const std::vector<CommandSpec>& commands() {
+  static const std::vector<CommandSpec> kCommands = make_commands();
+  return kCommands;
+}
+
+const CommandSpec* find_command(std::string_view name) {
+  const auto& all = commands();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const CommandSpec& command) { return command.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+std::string environment_name(std::string_view option_name) {
+  std::string name = "RORQUAL_";
+  for (const char c : option_name) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+const std::vector<ExtraVariable>& extra_variables() {
+  static const std::vector<ExtraVariable> kVariables = {
+      {"RORQUAL_CPU_ISA", "kernel tier: ref, avx2 (default: the best that this CPU runs)"},
+      {"NO_COLOR", "if set, no colours in logs"},
+  };
+  return kVariables;
+}
+
+std::vector<OptionSpec> shared_options() {
+  return {
+      {.name = "config",
+       .kind = OptionKind::path,
+       .group = "general",
+       .help = "read options from a flat YAML or JSON file",
+       .value_name = "FILE"},
+      {.name = "print-config",
+       .kind = OptionKind::flag,
+       .group = "general",
+       .help = "print every option with its value and origin, and do nothing else"},
+      {.name = "json",
+       .kind = OptionKind::flag,
+       .group = "general",
+       .help = "print the result, or the error, as one JSON object"},
+  };
+}
+
+std::string table_fault(const CommandSpec& command) {
+  std::set<std::string_view> names;
+  for (const auto& option : command.options) {
+    if (!names.insert(option.name).second)
+      return fmt::format("{} --{} appears twice", command.name, option.name);
+    if (option.help.empty()) return fmt::format("{} --{} has no help", command.name, option.name);
+    const bool takes_value = option.kind != OptionKind::flag;
+    if (takes_value == option.value_name.empty())
+      return fmt::format("{} --{}: value name", command.name, option.name);
+    if (option.kind == OptionKind::choice && option.choices.empty())
+      return fmt::format("--{}: choices", option.name);
+    if (!option.is_positional && option.group.empty()) return fmt::format("--{}: group", option.name);
+  }
+  return {};
+}
+
+}  // namespace rorqual::cli

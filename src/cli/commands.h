@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per command: its option table and the code that turns values into the tool's Options struct.
+#pragma once
+
+#include <vector>
+
+#include "cli/option.h"
+
+namespace rorqual::cli {
+
+CommandSpec version_command();
+CommandSpec completion_command();
+
+/// Options that every command has (config, print-config, json), appended by commands().
+std::vector<OptionSpec> shared_options();
+
+/// A rough check against typing errors in the tables: unique names, kinds with their value names. Empty =
+/// fine.
+std::string table_fault(const CommandSpec& command);
+
+}  // namespace rorqual::cli

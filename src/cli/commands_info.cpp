@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// version, completion.
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/completion.h"
+#include "cli/values.h"
+#include "tools/version.h"
+
+namespace rorqual::cli {
+
+CommandSpec version_command() {
+  return {
+      .name = "version",
+      .summary = "version, commit, compiler, libraries, kernel tier",
+      .description =
+          "Prints what this program was built from. With --json also compiler flags, library versions and "
+          "the program's own SHA-256.",
+      .example = "rorqual version --json",
+      .options = {},
+      .run = [](const Values& values) { return tools::run_version(values.flag("json")); }};
+}
+
+CommandSpec completion_command() {
+  return {.name = "completion",
+          .summary = "shell completion script for bash, zsh or fish",
+          .description = "Prints a script that completes commands, options and fixed values.",
+          .example = "source <(rorqual completion bash)",
+          .options = {{.name = "shell",
+                       .kind = OptionKind::choice,
+                       .group = "arguments",
+                       .help = "shell to write for",
+                       .value_name = "SHELL",
+                       .choices = "bash|zsh|fish",
+                       .is_positional = true,
+                       .is_required = true}},
+          .run = [](const Values& values) -> Status {
+            RORQUAL_TRY_ASSIGN(const auto script, completion_script(values.text("shell")));
+            std::fputs(script.c_str(), stdout);
+            return Ok();
+          }};
+}
+
+}  // namespace rorqual::cli
