@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compressed token ids for Engram's n-gram hashing: tokens whose text normalises alike share an id. docs/model.md#engram.
+// Compressed token ids for Engram's n-gram hashing: tokens whose text normalises alike share an id.
+// docs/model.md#engram.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ class Tokenizer {
   /// Invalid UTF-8 bytes are encoded byte by byte. Near-linear time in the text's length.
   std::vector<int32_t> encode(std::string_view text, EncodeMode mode) const;
 
-  /// Bytes of one token: the vocabulary piece, or the spelling of an added token. Empty for ids outside [0, size).
+  /// Bytes of one token: the vocabulary piece, or the spelling of an added token. Empty for ids outside [0,
+  /// size).
   std::string_view token_bytes(int32_t id) const;
 
   /// Token string as tokenizer.json spells it (byte-level alphabet for ordinary tokens).
@@ -49,6 +50,7 @@ class Tokenizer {
 
  private:
   struct Impl;
+  friend class TokenizerReader;  // reads tokenizer.json
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
@@ -56,7 +58,8 @@ class Tokenizer {
 /// Ids to text piece by piece: only whole UTF-8 characters are given out. One thread.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  Detokenizer(const Tokenizer& tokenizer, bool skip_special)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
   /// Text that became complete with this token (may be empty).
   std::string push(int32_t id);
