@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The narrow waist: what the server and the tools know of inference. Token ids in, token ids out.
-// Three engines implement it: the local one (runtime/local_engine), a scripted one and a remote one (tests, measuring).
+// Three engines implement it: the local one (runtime/local_engine), a scripted one and a remote one (tests,
+// measuring).
 #pragma once
 
 #include <chrono>
@@ -19,10 +20,10 @@ using RequestId = uint64_t;
 
 /// Sampling of one choice. Ranges are checked by submit (invalid_argument names the field).
 struct SamplingParams {
-  float temperature = 1.0f;  // 0 = greedy
-  int32_t top_k = 0;         // 0 = off
-  float top_p = 1.0f;        // (0, 1]
-  float min_p = 0.0f;        // [0, 1]
+  float temperature = 1.0f;         // 0 = greedy
+  int32_t top_k = 0;                // 0 = off
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
   float presence_penalty = 0.0f;    // [-2, 2], over generated tokens
   float frequency_penalty = 0.0f;   // [-2, 2], over generated tokens
   float repetition_penalty = 1.0f;  // > 0, over prompt and generated tokens
@@ -33,7 +34,7 @@ struct SamplingParams {
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::pair<int32_t, float>> logit_bias;
-  std::vector<int32_t> allowed_token_ids;            // empty = all
+  std::vector<int32_t> allowed_token_ids;  // empty = all
   std::vector<std::vector<int32_t>> bad_token_sequences;
   int32_t logprobs = -1;         // -1 = none, k = the k best beside the sampled token, vocab_size = all
   int32_t prompt_logprobs = -1;  // likewise for prompt tokens; such requests never read the prefix cache
@@ -46,7 +47,8 @@ struct TokenLogprob {
   int32_t rank = 0;  // 1 = most probable
 };
 
-/// Log-probabilities of one position, from the raw model distribution (before temperature, penalties and bias).
+/// Log-probabilities of one position, from the raw model distribution (before temperature, penalties and
+/// bias).
 struct PositionLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;  // descending
@@ -63,13 +65,15 @@ struct FinishInfo {
   double queue_s = 0, prefill_s = 0, decode_s = 0;
 };
 
-/// Receives a request's events in order, from the engine's thread: return fast, never block. After on_finish nothing
-/// follows.
+/// Receives a request's events in order, from the engine's thread: return fast, never block. After on_finish
+/// nothing follows.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
+
   /// Once before the first token if asked for: one entry per prompt token, the first empty.
   virtual void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> /*rows*/) {}
+
   virtual void on_token(int32_t token, std::optional<PositionLogprobs> logprobs) = 0;
   virtual void on_finish(const FinishInfo& info) = 0;
 };
@@ -77,8 +81,8 @@ class TokenSink {
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
-  int32_t priority = 0;     // lower runs first
-  std::string client_key;   // fairness class
+  int32_t priority = 0;    // lower runs first
+  std::string client_key;  // fairness class
 };
 
 struct EngineInfo {
@@ -105,12 +109,12 @@ class Engine {
   virtual ~Engine() = default;
   virtual const EngineInfo& info() const = 0;
 
-  /// Queues a request. Errors: invalid_argument (empty or too long prompt, ids outside the vocabulary, ranges),
-  /// unavailable (queue full or draining). The sink is kept until on_finish.
+  /// Queues a request. Errors: invalid_argument (empty or too long prompt, ids outside the vocabulary,
+  /// ranges), unavailable (queue full or draining). The sink is kept until on_finish.
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
 
-  /// Ends the request within one step: on_finish(cancelled) follows unless it finished meanwhile. Unknown ids are
-  /// ignored.
+  /// Ends the request within one step: on_finish(cancelled) follows unless it finished meanwhile. Unknown ids
+  /// are ignored.
   virtual void cancel(RequestId id) = 0;
 
   virtual EngineStats stats() const = 0;

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread that plays scripts: a queue of due times, one step of one request at a time.
+#include "runtime/scripted_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "runtime/request_check.h"
+
+namespace rorqual::runtime {
+
+namespace {
+
+using Time = std::chrono::steady_clock::time_point;
+using Json = nlohmann::json;
+
+constexpr double kMaxPause_ms = 3.6e6;
+constexpr float kDefaultLogprob = -1.0f;
+
+struct Script {
+  std::vector<int32_t> tokens;
+  std::chrono::nanoseconds first_pause{0}, pause{0};
+  int64_t step_tokens = 1;
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> top_logprobs;
+  int64_t cached_tokens = 0;
+  std::string error;
+};
+
+// ---- reading a script: json exceptions are turned into an Error at the one wall in parse_line
+
+std::chrono::nanoseconds pause_from(const Json& line, const char* field) {
+  const double ms = line.value(field, 0.0);
+  if (!(ms >= 0 && ms <= kMaxPause_ms))
+    throw std::out_of_range(fmt::format("{} is {}, expected 0 to 3.6e6", field, ms));
+  return std::chrono::nanoseconds(static_cast<int64_t>(ms * 1e6));
+}
+
+Script script_from(const Json& line, int64_t vocab_size) {
+  Script script;
+  script.tokens = line.at("tokens").get<std::vector<int32_t>>();
+  for (const int32_t id : script.tokens) {
+    if (id < 0 || id >= vocab_size) {
+      throw std::out_of_range(fmt::format("token {} is not between 0 and {}", id, vocab_size - 1));
+    }
+  }
+  script.first_pause = pause_from(line, "first_pause_ms");
+  script.pause = pause_from(line, "pause_ms");
+  script.step_tokens = line.value("step_tokens", int64_t{1});
+  if (script.step_tokens < 1) throw std::out_of_range("step_tokens must be 1 or more");
+  script.logprobs = line.value("logprobs", std::vector<float>{});
+  for (const Json& position : line.value("top_logprobs", Json::array())) {
+    auto& row = script.top_logprobs.emplace_back();
+    for (const Json& pair : position) {
+      row.push_back(
+          {pair.at(0).get<int32_t>(), pair.at(1).get<float>(), static_cast<int32_t>(row.size()) + 1});
+    }
+  }
+  script.cached_tokens = line.value("cached_tokens", int64_t{0});
+  script.error = line.value("error", std::string{});
+  return script;
+}
+
+Result<Script> parse_line(const std::string& text, int64_t number, int64_t vocab_size) {
+  try {
+    return script_from(Json::parse(text), vocab_size);
+  } catch (const std::exception& e) {
+    return Error(Code::invalid_argument, fmt::format("script line {}: {}", number, e.what()),
+                 "see runtime/scripted_engine.h for the fields of a line");
+  }
+}
+
+Result<std::vector<Script>> parse_script(std::string_view text, int64_t vocab_size) {
+  std::vector<Script> scripts;
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    RORQUAL_TRY_ASSIGN(Script script, parse_line(line, number, vocab_size));
+    scripts.push_back(std::move(script));
+  }
+  if (scripts.empty()) {
+    return Error(Code::invalid_argument, "the script has no lines",
+                 "write at least one line such as {\"tokens\":[5,6]}");
+  }
+  return scripts;
+}
+
+// ---- playing it
+
+/// One request that is being answered. Where it stands is a position in the endless repetition of its tokens
+/// and EOS.
+struct Performance {
+  RequestId id = 0;
+  Request request;
+  std::shared_ptr<TokenSink> sink;
+  const Script* script = nullptr;
+  uint64_t seed = 0;
+  size_t cursor = 0;  // 0 … tokens.size(); there it is at the end
+  int64_t num_output = 0;
+  bool has_begun = false;
+  Time queued{}, first_token{}, last_token{};
+};
+
+double seconds(Time begin, Time end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+PositionLogprobs made_up(int32_t token, float logprob, int64_t num_top, int64_t vocab_size) {
+  PositionLogprobs out;
+  out.chosen = {token, logprob, 1};
+  for (int64_t i = 0; i < std::min(num_top, vocab_size); ++i) {
+    const auto id = static_cast<int32_t>((token + i) % vocab_size);
+    out.top.push_back({id, logprob - static_cast<float>(i), static_cast<int32_t>(i) + 1});
+  }
+  return out;
+}
+
+std::optional<PositionLogprobs> scripted_logprobs(const Performance& p, int32_t token, int64_t vocab_size) {
+  const int32_t wanted = p.request.sampling.logprobs;
+  if (wanted < 0) return {};
+  const Script& script = *p.script;
+  const float logprob = p.cursor < script.logprobs.size() ? script.logprobs[p.cursor] : kDefaultLogprob;
+  if (p.cursor >= script.top_logprobs.size()) return made_up(token, logprob, wanted, vocab_size);
+  PositionLogprobs out;
+  out.chosen = {token, logprob, 1};
+  const auto& row = script.top_logprobs[p.cursor];
+  out.top.assign(row.begin(), row.begin() + std::min<std::ptrdiff_t>(wanted, std::ssize(row)));
+  for (const TokenLogprob& entry : row) {
+    if (entry.token == token) out.chosen.rank = entry.rank;
+  }
+  return out;
+}
+
+class ScriptedEngine final : public Engine {
+ public:
+  ScriptedEngine(std::vector<Script> scripts, EngineInfo info, ScriptedOptions options)
+      : scripts_(std::move(scripts)), info_(std::move(info)), options_(options), thread_([this] { run(); }) {}
+
+  ~ScriptedEngine() override;
+
+  const EngineInfo& info() const override { return info_; }
+
+  Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
+  void cancel(RequestId id) override;
+  EngineStats stats() const override;
+  bool drain(std::chrono::milliseconds timeout) override;
+
+ private:
+  using Queue = std::multimap<Time, std::unique_ptr<Performance>>;
+  using Lock = std::unique_lock<std::mutex>;
+
+  struct Ending {
+    FinishReason reason = FinishReason::stop;
+    std::optional<int32_t> stop_token;
+    std::optional<Error> error;
+  };
+
+  void run();
+  void play(std::unique_ptr<Performance> p, Lock& lock);
+  void begin(Performance& p);
+  std::optional<Ending> play_token(Performance& p);
+  void finish(std::unique_ptr<Performance> p, Ending ending, Lock& lock);
+
+  const std::vector<Script> scripts_;
+  const EngineInfo info_;
+  const ScriptedOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  Queue queue_;  // by due time
+  std::vector<RequestId> cancels_;
+  uint64_t num_accepted_ = 0;
+  int64_t num_unfinished_ = 0;  // includes the one being played
+  int64_t num_delivering_ = 0;  // ended, on_finish not returned yet
+  EngineStats figures_;         // counters only
+  bool is_stopping_ = false, is_draining_ = false;
+  std::thread thread_;
+};
+
+ScriptedEngine::~ScriptedEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+Result<RequestId> ScriptedEngine::submit(Request request, std::shared_ptr<TokenSink> sink) {
+  RORQUAL_CHECK(sink != nullptr);
+  RORQUAL_TRY(check_request(request, {info_.vocab_size, info_.max_model_len, options_.max_logprobs, 0}));
+  const std::lock_guard lock(mutex_);
+  if (is_draining_ || is_stopping_) {
+    return Error(Code::unavailable, "the engine is draining and takes no new requests",
+                 "send it to another server");
+  }
+  if (options_.max_num_queued_reqs > 0 && num_unfinished_ >= options_.max_num_queued_reqs) {
+    return Error(Code::unavailable,
+                 fmt::format("the queue is full: {} unfinished requests, limit {}", num_unfinished_,
+                             options_.max_num_queued_reqs),
+                 "try again later");
+  }
+  auto p = std::make_unique<Performance>();
+  p->script = &scripts_[num_accepted_ % scripts_.size()];
+  p->id = ++num_accepted_;
+  p->seed = request.sampling.seed.value_or(p->id);
+  p->request = std::move(request);
+  p->sink = std::move(sink);
+  p->queued = std::chrono::steady_clock::now();
+  const RequestId id = p->id;
+  const Time due = p->queued + p->script->first_pause;
+  queue_.emplace(due, std::move(p));
+  ++num_unfinished_;
+  wake_.notify_all();
+  return id;
+}
+
+void ScriptedEngine::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  cancels_.push_back(id);
+  wake_.notify_all();
+}
+
+EngineStats ScriptedEngine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = figures_;
+  stats.requests_running = num_unfinished_;
+  return stats;
+}
+
+bool ScriptedEngine::drain(std::chrono::milliseconds timeout) {
+  Lock lock(mutex_);
+  is_draining_ = true;
+  return idle_.wait_for(lock, timeout, [this] { return num_unfinished_ == 0 && num_delivering_ == 0; });
+}
+
+void ScriptedEngine::run() {
+  Lock lock(mutex_);
+  while (true) {
+    const auto cancelled = std::find_if(queue_.begin(), queue_.end(), [this](const auto& entry) {
+      return is_stopping_ || std::find(cancels_.begin(), cancels_.end(), entry.second->id) != cancels_.end();
+    });
+    if (cancelled != queue_.end()) {
+      auto p = std::move(queue_.extract(cancelled).mapped());
+      std::erase(cancels_, p->id);
+      finish(std::move(p), {FinishReason::cancelled, {}, {}}, lock);
+      continue;
+    }
+    cancels_.clear();
+    if (is_stopping_) return;
+    if (queue_.empty()) {
+      wake_.wait(lock);
+    } else if (const Time due = queue_.begin()->first; std::chrono::steady_clock::now() < due) {
+      wake_.wait_until(lock, due);
+    } else {
+      play(std::move(queue_.extract(queue_.begin()).mapped()), lock);
+    }
+  }
+}
+
+/// One step of one request; the lock is released while its sink is called.
+void ScriptedEngine::play(std::unique_ptr<Performance> p, Lock& lock) {
+  std::optional<Ending> ending;
+  const int64_t before = p->num_output;
+  const bool is_first = !p->has_begun;
+  lock.unlock();
+  try {
+    if (is_first) begin(*p);
+    if (p->request.sampling.max_tokens == 0) ending = Ending{FinishReason::length, {}, {}};
+    for (int64_t i = 0; i < p->script->step_tokens && !ending; ++i) ending = play_token(*p);
+  } catch (const std::exception& e) {
+    ending = Ending{FinishReason::error,
+                    {},
+                    Error(Code::internal, fmt::format("the receiver of the tokens threw: {}", e.what()))};
+  } catch (...) {
+    ending = Ending{FinishReason::error, {}, Error(Code::internal, "the receiver of the tokens threw")};
+  }
+  lock.lock();
+  ++figures_.steps;
+  figures_.generation_tokens += p->num_output - before;
+  if (is_first) {
+    figures_.prompt_tokens += static_cast<int64_t>(p->request.prompt.size());
+    figures_.cached_tokens += p->script->cached_tokens;
+  }
+  if (ending) return finish(std::move(p), *std::move(ending), lock);
+  const Time due = std::chrono::steady_clock::now() + p->script->pause;
+  queue_.emplace(due, std::move(p));
+}
+
+void ScriptedEngine::begin(Performance& p) {
+  p.has_begun = true;
+  p.first_token = p.last_token = std::chrono::steady_clock::now();
+  const int32_t wanted = p.request.sampling.prompt_logprobs;
+  if (wanted < 0) return;
+  std::vector<std::optional<PositionLogprobs>> rows(1);
+  for (size_t i = 1; i < p.request.prompt.size(); ++i) {
+    rows.emplace_back(made_up(p.request.prompt[i], kDefaultLogprob, wanted, info_.vocab_size));
+  }
+  p.sink->on_prompt_logprobs(std::move(rows));
+}
+
+std::optional<ScriptedEngine::Ending> ScriptedEngine::play_token(Performance& p) {
+  const SamplingParams& params = p.request.sampling;
+  const Script& script = *p.script;
+  const auto length = static_cast<int64_t>(p.request.prompt.size());
+  // At most once around: what may not end the reply is passed over, and a script may hold nothing else.
+  for (size_t tries = 0; tries <= script.tokens.size() + 1; ++tries) {
+    const bool is_at_end = p.cursor == script.tokens.size();
+    if (is_at_end && !script.error.empty()) {
+      return Ending{FinishReason::error, {}, Error(Code::internal, script.error)};
+    }
+    const int32_t token = is_at_end ? info_.eos_token_id : script.tokens[p.cursor];
+    p.last_token = std::chrono::steady_clock::now();
+    if (ends_reply(params, token, info_.eos_token_id, p.num_output)) {
+      ++p.num_output;
+      return Ending{FinishReason::stop, token, {}};
+    }
+    const bool is_masked = p.num_output < params.min_tokens &&
+                           (std::find(params.stop_token_ids.begin(), params.stop_token_ids.end(), token) !=
+                                params.stop_token_ids.end() ||
+                            (token == info_.eos_token_id && !params.ignore_eos));
+    if (is_at_end || is_masked) {
+      p.cursor = is_at_end ? 0 : p.cursor + 1;
+      continue;
+    }
+    ++p.num_output;
+    p.sink->on_token(token, scripted_logprobs(p, token, info_.vocab_size));
+    ++p.cursor;
+    if (p.num_output >= params.max_tokens || length + p.num_output >= info_.max_model_len) {
+      return Ending{FinishReason::length, {}, {}};
+    }
+    return {};
+  }
+  return Ending{FinishReason::error,
+                {},
+                Error(Code::invalid_argument, "the script has no token that may go on with the reply",
+                      "give the script a token that does not end the reply")};
+}
+
+void ScriptedEngine::finish(std::unique_ptr<Performance> p, Ending ending, Lock& lock) {
+  FinishInfo info;
+  info.reason = ending.reason;
+  info.stop_token = ending.stop_token;
+  info.error = std::move(ending.error);
+  info.seed = p->seed;
+  info.prompt_tokens = static_cast<int64_t>(p->request.prompt.size());
+  info.cached_tokens = p->has_begun ? p->script->cached_tokens : 0;
+  info.completion_tokens = p->num_output;
+  if (p->has_begun) {
+    info.prefill_s = seconds(p->queued, p->first_token);
+    info.decode_s = seconds(p->first_token, p->last_token);
+  }
+  --num_unfinished_;
+  ++num_delivering_;
+  lock.unlock();
+  try {
+    p->sink->on_finish(info);
+  } catch (...) {  // its request is over already
+  }
+  p.reset();
+  lock.lock();
+  --num_delivering_;
+  if (num_unfinished_ == 0) idle_.notify_all();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_scripted_engine(std::string_view script, EngineInfo info,
+                                                     ScriptedOptions options) {
+  RORQUAL_TRY_ASSIGN(std::vector<Script> scripts, parse_script(script, info.vocab_size));
+  return std::unique_ptr<Engine>(
+      std::make_unique<ScriptedEngine>(std::move(scripts), std::move(info), options));
+}
+
+Result<std::unique_ptr<Engine>> load_scripted_engine(const std::string& path, EngineInfo info,
+                                                     ScriptedOptions options) {
+  constexpr int64_t kMaxScriptBytes = int64_t{256} << 20;
+  RORQUAL_TRY_ASSIGN(const std::string text, read_text_file(path, kMaxScriptBytes));
+  auto engine = make_scripted_engine(text, std::move(info), options);
+  if (!engine.ok()) return std::move(engine).error().at(path);
+  return engine;
+}
+
+}  // namespace rorqual::runtime
