@@ -81,6 +81,8 @@ struct HttpConfig {
   HttpHandler handler;
   /// Called when the head is complete, before any body is read: an answer here ends the request.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
+  /// Adds headers that depend on the request (CORS) to every answer.
+  std::function<void(const HttpRequest&, HttpResponse&)> decorate;
   /// Builds the body of errors that the HTTP layer itself answers (limits, malformed requests).
   std::function<HttpResponse(int status, const std::string& message)> error_response;
   std::function<void(const AccessRecord&)> on_access;

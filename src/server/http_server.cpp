@@ -10,12 +10,12 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <deque>
-#include <random>
 #include <thread>
 #include <unordered_set>
 
 #include "base/check.h"
 #include "server/http.h"
+#include "server/ids.h"
 
 namespace rorqual::server {
 
@@ -35,14 +35,6 @@ constexpr std::chrono::milliseconds kLinger{2'000};  // time for the client to r
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr rlim_t kReservedFiles = 64;  // for shards, logs and libraries
 constexpr const char* kSseComment = ": keep-alive\n\n";
-
-std::string random_id() {
-  thread_local std::mt19937_64 generator{std::random_device{}()};
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string id(24, '0');
-  for (char& c : id) c = kDigits[generator() & 15];
-  return id;
-}
 
 bool is_plain_id(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
@@ -105,7 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Called by the exchange, on the IO thread; `serial` tells an old exchange from the current one.
   void respond(uint64_t serial, HttpResponse response);
-  void begin_stream(uint64_t serial, const HttpResponse& head);
+  void begin_stream(uint64_t serial, HttpResponse head);
   void write(uint64_t serial, std::string_view bytes);
   void finish(uint64_t serial);
   void set_disconnect(uint64_t serial, std::function<void()> callback);
@@ -174,7 +166,9 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
   }
 
   void begin_stream(HttpResponse head) override {
-    post([head = std::move(head)](Connection& c, uint64_t serial) { c.begin_stream(serial, head); });
+    post([head = std::move(head)](Connection& c, uint64_t serial) mutable {
+      c.begin_stream(serial, std::move(head));
+    });
   }
 
   void write(std::string bytes) override {
@@ -340,7 +334,7 @@ bool Connection::on_head() {
     request_.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
   }
   const std::string_view id = request_.header("x-request-id");
-  request_.id = is_plain_id(id) ? std::string(id) : random_id();
+  request_.id = is_plain_id(id) ? std::string(id) : random_hex(24);
   if (request_.headers.size() > limits_.max_headers) {
     fail(431, "The request has " + std::to_string(request_.headers.size()) + " header fields; the limit is " +
                   std::to_string(limits_.max_headers) + ".");
@@ -371,7 +365,7 @@ void Connection::dispatch() {
 
 /// Answers a request that never reached a route, then closes.
 void Connection::fail(int status, const std::string& message) {
-  if (request_.id.empty()) request_.id = random_id();
+  if (request_.id.empty()) request_.id = random_hex(24);
   state_ = State::handling;
   keep_alive_ = false;
   respond(serial_, server_.config.error_response(status, message));
@@ -432,16 +426,18 @@ void Connection::respond(uint64_t serial, HttpResponse response) {
   if (serial != serial_ || state_ != State::handling || is_streaming_) return;
   status_ = response.status;
   if (server_.is_closing) keep_alive_ = false;
+  server_.config.decorate(exchange_ ? exchange_->request() : request_, response);
   std::string bytes = head_text(response, false, response.body.size());
   if (!is_head_request_) bytes += response.body;
   complete();
   send(std::move(bytes));
 }
 
-void Connection::begin_stream(uint64_t serial, const HttpResponse& head) {
+void Connection::begin_stream(uint64_t serial, HttpResponse head) {
   if (serial != serial_ || state_ != State::handling || is_streaming_) return;
   status_ = head.status;
   is_streaming_ = true;
+  server_.config.decorate(exchange_->request(), head);
   if (server_.is_closing || is_http10_) keep_alive_ = false;
   send(head_text(head, true, 0));
   arm_comment_timer();
@@ -658,7 +654,8 @@ HttpServer::~HttpServer() {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config) {
-  RORQUAL_CHECK(config.handler && config.check_head && config.error_response && config.on_exception);
+  RORQUAL_CHECK(config.handler && config.check_head && config.error_response && config.decorate &&
+                config.on_exception);
   auto impl = std::make_unique<Impl>(std::move(config));
   HttpConfig& c = impl->config;
   c.limits.max_connections = connection_limit(c.limits.max_connections);

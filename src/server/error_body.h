@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors as HTTP answers: status, official JSON body, Retry-After. The table is docs/errors.md.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "server/http.h"
+
+namespace rorqual::server {
+
+struct HttpError {
+  int status = 400;
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string code = "invalid_request_error";
+  std::string param = {};  // "" prints null
+  std::string hint = {};   // printed as an own field if there is one
+  int retry_after_s = 0;
+};
+
+/// {"error":{"message":…,"type":…,"param":…,"code":…}}
+std::string error_json(const HttpError& error);
+
+HttpResponse error_response(const HttpError& error);
+
+/// Status, type and code of an expected failure. `unavailable` becomes 503 while draining, else 429 (queue
+/// full).
+HttpError http_error(const Error& error, bool is_draining);
+
+/// Errors that the HTTP layer finds by itself.
+HttpError http_error(int status, const std::string& message);
+
+}  // namespace rorqual::server
