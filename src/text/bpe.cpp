@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -17,12 +19,6 @@ constexpr size_t kScanLimit = 24;  // bytes; below it scanning beats the heap
 uint64_t key_of(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
-
-struct WorseCandidate {
-  bool operator()(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) const {
-    return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
-  }
-};
 
 void encode_short(std::string_view piece, const MergeTable& merges, const int32_t* byte_ids,
                   std::vector<int32_t>& ids) {
@@ -47,46 +43,103 @@ void encode_short(std::string_view piece, const MergeTable& merges, const int32_
   ids.insert(ids.end(), symbols, symbols + count);
 }
 
-void push_candidate(int32_t left, const MergeTable& merges, BpeScratch& scratch) {
-  const auto& symbol = scratch.symbols[static_cast<size_t>(left)];
-  if (symbol.next < 0) return;
-  const int32_t right_id = scratch.symbols[static_cast<size_t>(symbol.next)].id;
-  const MergeTable::Merge merge = merges.find(symbol.id, right_id);
-  if (merge.rank < 0) return;
-  scratch.heap.push_back({merge.rank, left, merge.merged, symbol.id, right_id});
-  std::push_heap(scratch.heap.begin(), scratch.heap.end(), WorseCandidate{});
-}
+/// Long pieces: places are collected per pair and merged rank by rank from left to right, so that memory is
+/// walked in order; a heap over places would miss the cache on each step.
+class LongPieceEncoder {
+ public:
+  LongPieceEncoder(const MergeTable& merges, BpeScratch& scratch) : merges_(merges), s_(scratch) {
+    s_.bucket_of_rank.resize(static_cast<size_t>(merges.num_ranks()), -1);
+  }
 
-void encode_long(std::string_view piece, const MergeTable& merges, const int32_t* byte_ids,
-                 BpeScratch& scratch, std::vector<int32_t>& ids) {
-  const auto count = static_cast<int32_t>(piece.size());
-  auto& symbols = scratch.symbols;
-  symbols.resize(piece.size());
-  for (int32_t i = 0; i < count; ++i) {
-    const auto index = static_cast<size_t>(i);
-    symbols[index] = {byte_ids[static_cast<uint8_t>(piece[index])], i - 1, i + 1 < count ? i + 1 : -1};
+  void run(std::string_view piece, const int32_t* byte_ids, std::vector<int32_t>& ids) {
+    const auto count = static_cast<int32_t>(piece.size());
+    s_.symbols.resize(piece.size());
+    for (int32_t i = 0; i < count; ++i) {
+      const auto index = static_cast<size_t>(i);
+      s_.symbols[index] = {byte_ids[static_cast<uint8_t>(piece[index])], i - 1, i + 1 < count ? i + 1 : -1};
+    }
+    for (int32_t i = 0; i < count; ++i) note_pair(i);
+    while (!s_.ranks.empty()) {
+      std::pop_heap(s_.ranks.begin(), s_.ranks.end(), std::greater<>());
+      const int32_t rank = s_.ranks.back();
+      s_.ranks.pop_back();
+      merge_bucket(rank);
+    }
+    for (int32_t i = 0; i >= 0; i = symbol(i).next) ids.push_back(symbol(i).id);
   }
-  scratch.heap.clear();
-  for (int32_t i = 0; i < count; ++i) push_candidate(i, merges, scratch);
-  while (!scratch.heap.empty()) {
-    std::pop_heap(scratch.heap.begin(), scratch.heap.end(), WorseCandidate{});
-    const BpeScratch::Candidate best = scratch.heap.back();
-    scratch.heap.pop_back();
-    auto& left = symbols[static_cast<size_t>(best.left)];
-    if (left.id != best.left_id || left.next < 0) continue;
-    auto& right = symbols[static_cast<size_t>(left.next)];
-    if (right.id != best.right_id) continue;
+
+ private:
+  BpeScratch::Symbol& symbol(int32_t index) { return s_.symbols[static_cast<size_t>(index)]; }
+
+  int32_t take_bucket() {
+    if (s_.free_buckets.empty()) {
+      s_.buckets.emplace_back();
+      return static_cast<int32_t>(s_.buckets.size() - 1);
+    }
+    const int32_t index = s_.free_buckets.back();
+    s_.free_buckets.pop_back();
+    return index;
+  }
+
+  /// Remembers the pair that starts at `left`, if it can be merged.
+  void note_pair(int32_t left) {
+    const BpeScratch::Symbol& first = symbol(left);
+    if (first.next < 0) return;
+    const int32_t right_id = symbol(first.next).id;
+    const MergeTable::Merge merge = merges_.find(first.id, right_id);
+    if (merge.rank < 0) return;
+    int32_t& index = s_.bucket_of_rank[static_cast<size_t>(merge.rank)];
+    if (index < 0) {
+      index = take_bucket();
+      auto& fresh = s_.buckets[static_cast<size_t>(index)];
+      fresh.left_id = first.id;
+      fresh.right_id = right_id;
+      fresh.merged = merge.merged;
+      s_.ranks.push_back(merge.rank);
+      std::push_heap(s_.ranks.begin(), s_.ranks.end(), std::greater<>());
+    }
+    s_.buckets[static_cast<size_t>(index)].places.push_back(left);
+  }
+
+  /// Merges all places of one rank from left to right. A merge that makes a better pair possible interrupts:
+  /// the rest of the bucket is queued again.
+  void merge_bucket(int32_t rank) {
+    const int32_t index = std::exchange(s_.bucket_of_rank[static_cast<size_t>(rank)], -1);
+    const BpeScratch::Bucket bucket{s_.buckets[static_cast<size_t>(index)].left_id,
+                                    s_.buckets[static_cast<size_t>(index)].right_id,
+                                    s_.buckets[static_cast<size_t>(index)].merged,
+                                    {}};
+    std::vector<int32_t> places = std::exchange(s_.buckets[static_cast<size_t>(index)].places, {});
+    if (!std::is_sorted(places.begin(), places.end())) std::sort(places.begin(), places.end());
+    size_t done = 0;
+    for (; done < places.size() && (s_.ranks.empty() || s_.ranks.front() > rank); ++done) {
+      merge_at(places[done], bucket);
+    }
+    for (; done < places.size(); ++done) {
+      const BpeScratch::Symbol& left = symbol(places[done]);
+      if (left.id == bucket.left_id) note_pair(places[done]);
+    }
+    places.clear();
+    s_.buckets[static_cast<size_t>(index)].places = std::move(places);
+    s_.free_buckets.push_back(index);
+  }
+
+  void merge_at(int32_t place, const BpeScratch::Bucket& bucket) {
+    BpeScratch::Symbol& left = symbol(place);
+    if (left.id != bucket.left_id || left.next < 0) return;
+    BpeScratch::Symbol& right = symbol(left.next);
+    if (right.id != bucket.right_id) return;
     right.id = -1;  // dead
-    left.id = best.merged;
+    left.id = bucket.merged;
     left.next = right.next;
-    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].prev = best.left;
-    push_candidate(best.left, merges, scratch);
-    if (left.prev >= 0) push_candidate(left.prev, merges, scratch);
+    if (left.next >= 0) symbol(left.next).prev = place;
+    note_pair(place);
+    if (left.prev >= 0) note_pair(left.prev);
   }
-  for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next) {
-    ids.push_back(symbols[static_cast<size_t>(i)].id);
-  }
-}
+
+  const MergeTable& merges_;
+  BpeScratch& s_;
+};
 
 }  // namespace
 
@@ -108,6 +161,7 @@ bool MergeTable::insert(int32_t left, int32_t right, Merge merge) {
   Slot& slot = slots_[slot_of(key)];
   if (slot.key == key) return false;
   slot = {key, merge};
+  num_ranks_ = std::max(num_ranks_, merge.rank + 1);
   return true;
 }
 
@@ -122,7 +176,7 @@ void bpe_encode(std::string_view piece, const MergeTable& merges, const int32_t*
   if (piece.size() <= kScanLimit) {
     encode_short(piece, merges, byte_ids, ids);
   } else {
-    encode_long(piece, merges, byte_ids, scratch, ids);
+    LongPieceEncoder(merges, scratch).run(piece, byte_ids, ids);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair merges by rank: the lowest rank first, the leftmost of equals. O(n log n) on any piece.
+// Byte-pair merges by rank: the lowest rank first, the leftmost of equals. Near-linear time on any piece.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,9 @@ class MergeTable {
   bool insert(int32_t left, int32_t right, Merge merge);
   Merge find(int32_t left, int32_t right) const;
 
+  /// One more than the largest rank inserted.
+  int32_t num_ranks() const { return num_ranks_; }
+
  private:
   struct Slot {
     uint64_t key = UINT64_MAX;
@@ -32,6 +35,7 @@ class MergeTable {
   size_t slot_of(uint64_t key) const;
 
   std::vector<Slot> slots_;
+  int32_t num_ranks_ = 0;
 };
 
 /// Working memory of bpe_encode, reusable between pieces. One thread.
@@ -40,13 +44,17 @@ struct BpeScratch {
     int32_t id, prev, next;
   };
 
-  struct Candidate {
-    int32_t rank, left, merged;
-    int32_t left_id, right_id;  // stale if the symbols changed meanwhile
+  /// Places where one pair was seen; stale ones are recognised by their ids.
+  struct Bucket {
+    int32_t left_id = 0, right_id = 0, merged = 0;
+    std::vector<int32_t> places;
   };
 
   std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  std::vector<Bucket> buckets;
+  std::vector<int32_t> free_buckets;
+  std::vector<int32_t> bucket_of_rank;  // -1: none
+  std::vector<int32_t> ranks;           // heap of the ranks that have a bucket, smallest first
 };
 
 /// Appends the ids of one piece. byte_ids[256] gives the id of each single byte.
