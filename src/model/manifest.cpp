@@ -29,12 +29,13 @@ class Builder {
   struct Place {
     TensorGroup group;
     ShardRule shard = ShardRule::replicated;
+    int64_t multiple = kBlock;
     int64_t expert = -1;
   };
 
   void add(std::string name, DType dtype, std::vector<int64_t> shape, Place place) {
-    entries_.push_back(
-        {prefix_ + std::move(name), dtype, std::move(shape), place.group, place.shard, place.expert});
+    entries_.push_back({prefix_ + std::move(name), dtype, std::move(shape), place.group, place.shard,
+                        place.multiple, place.expert});
   }
 
   /// Weight and scale of a dense FP8 matrix.
@@ -79,16 +80,22 @@ void Builder::add_attention(int64_t layer) {
   const int64_t width = config_.hidden_size;
   const int64_t attended = config_.num_attention_heads * config_.head_dim;
   const Place whole = {group(TensorGroup::attention)};
-  const Place by_head = {group(TensorGroup::attention), ShardRule::rows};
+  // A rank holds whole output groups: their heads' queries, sinks and both halves of the output projection.
+  const int64_t group_heads = config_.num_attention_heads / config_.o_groups;
+  const auto by_group = [&](ShardRule rule, int64_t rows_per_group) {
+    return Place{group(TensorGroup::attention), rule, rows_per_group};
+  };
   add_fp8("attn.wq_a", config_.q_lora_rank, width, whole);
   add("attn.q_norm.weight", DType::bf16, {config_.q_lora_rank}, {group(TensorGroup::norms)});
-  add_fp8("attn.wq_b", attended, config_.q_lora_rank, by_head);
+  add_fp8("attn.wq_b", attended, config_.q_lora_rank,
+          by_group(ShardRule::rows, group_heads * config_.head_dim));
   add_fp8("attn.wkv", config_.head_dim, width, whole);
   add("attn.kv_norm.weight", DType::bf16, {config_.head_dim}, {group(TensorGroup::norms)});
-  add_fp8("attn.wo_a", config_.o_groups * config_.o_lora_rank, attended / config_.o_groups, by_head);
+  add_fp8("attn.wo_a", config_.o_groups * config_.o_lora_rank, attended / config_.o_groups,
+          by_group(ShardRule::rows, config_.o_lora_rank));
   add_fp8("attn.wo_b", width, config_.o_groups * config_.o_lora_rank,
-          {group(TensorGroup::attention), ShardRule::columns});
-  add("attn.attn_sink", DType::f32, {config_.num_attention_heads}, by_head);
+          by_group(ShardRule::columns, config_.o_lora_rank));
+  add("attn.attn_sink", DType::f32, {config_.num_attention_heads}, by_group(ShardRule::rows, group_heads));
   if (!is_draft_) add_sources(layer);
 }
 
@@ -123,7 +130,7 @@ void Builder::add_moe(int64_t layer) {
   add("ffn.gate.bias", DType::f32, {num_experts}, router);
   if (config_.vision.num_hidden_layers > 0) add("ffn.gate.bias_vl", DType::f32, {num_experts}, router);
   for (int64_t expert = 0; expert < num_experts; ++expert) {
-    const Place place = {group(TensorGroup::routed_experts), ShardRule::by_expert, expert};
+    const Place place = {group(TensorGroup::routed_experts), ShardRule::by_expert, 1, expert};
     const std::string name = fmt::format("ffn.experts.{}.", expert);
     add_fp4(name + "w1", inner, width, place);
     add_fp4(name + "w2", width, inner, place);
@@ -319,6 +326,19 @@ Range shard_range(int64_t count, int64_t multiple, tensor::Shard shard) {
   const int64_t begin = shard.rank * share + std::min<int64_t>(shard.rank, extra);
   const int64_t end = begin + share + (shard.rank < extra ? 1 : 0);
   return {std::min(count, begin * multiple), std::min(count, end * multiple)};
+}
+
+Part shard_part(const ManifestEntry& entry, tensor::Shard shard) {
+  Part part;
+  part.rows.end = entry.shape.empty() ? 1 : entry.shape[0];
+  part.columns.end = entry.shape.size() < 2 ? 1 : entry.shape[1];
+  // Scales of dense matrices are cut like their weights, one scale for 32 rows and columns.
+  const bool is_scale = entry.dtype == DType::f8_e8m0 && entry.group != TensorGroup::engram_tables;
+  const int64_t multiple =
+      std::max<int64_t>(1, is_scale ? entry.shard_multiple / kBlock : entry.shard_multiple);
+  if (entry.shard == ShardRule::rows) part.rows = shard_range(part.rows.end, multiple, shard);
+  if (entry.shard == ShardRule::columns) part.columns = shard_range(part.columns.end, multiple, shard);
+  return part;
 }
 
 Status check_manifest(const format::TensorSource& source, const std::vector<ManifestEntry>& expected) {

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The DeepSeek-V4.1 text model: weights + steps over sequences -> logits, cache rows and drafts.
+// docs/model.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "format/tensor_source.h"
+#include "kernels/kernels.h"
+#include "model/cache.h"
+#include "model/config.h"
+#include "model/engram_hash.h"
+#include "model/runner.h"
+#include "model/weights.h"
+
+namespace rorqual::model {
+
+struct ModelOptions {
+  kernels::Numerics numerics = kernels::Numerics::reference;
+  int num_threads = 1;
+  const kernels::KernelTable* kernels = nullptr;  // null = the best this machine has
+  bool engram_on_disk = false;
+  bool with_drafts = true;
+  int64_t max_model_len = 4096;
+  int64_t max_step_rows = 512;
+  int64_t max_sequences = 8;
+  int64_t num_blocks = 0;  // 0 = enough for max_model_len tokens in every sequence
+  int64_t truncate_slack = 8;
+};
+
+/// Intermediate values of one layer, for checks against golden runs. Pointers are valid during the call only.
+struct LayerTrace {
+  int64_t layer = 0, num_rows = 0;
+  const float* streams_in = nullptr;      // [T, n, D] at entry, after Engram
+  const float* pre_mix_in = nullptr;      // [T, n]
+  const float* attn_out = nullptr;        // [T, D]
+  const float* hyper_pre = nullptr;       // [T, n], of the attention sublayer
+  const float* hyper_post = nullptr;      // [T, n]
+  const float* hyper_comb = nullptr;      // [T, n, n]
+  const float* ffn_out = nullptr;         // [T, D]
+  const float* streams_out = nullptr;     // [T, n, D]
+  const float* engram_gate = nullptr;     // [T, n] or null
+  const int32_t* router_index = nullptr;  // [T, K]
+  const float* router_weight = nullptr;   // [T, K]
+  const float* router_gap = nullptr;      // [T]
+  const int32_t* selected = nullptr;      // [T, index_topk] or null unless this layer is an index source
+  const int32_t* selected_count = nullptr;
+  const float* topk_gap = nullptr;
+  const std::byte* window_records = nullptr;  // [T, window_bytes]
+};
+
+/// Watches a forward pass and may force its layer inputs. Slows the pass down; for checks only.
+class Probe {
+ public:
+  virtual ~Probe() = default;
+
+  virtual void hash_rows(std::span<const int64_t> /*rows*/) {}  // [T, engram layers, columns]
+
+  /// May overwrite both: streams [T, n, D] at layer entry after Engram, and the mix that collapses them.
+  virtual void layer_begin(int64_t /*layer*/, std::span<float> /*streams*/, std::span<float> /*pre_mix*/) {}
+
+  virtual void layer_end(const LayerTrace& /*trace*/) {}
+
+  virtual void taps(std::span<const float> /*taps*/) {}  // [T, targets, D]
+
+  virtual void final_hidden(std::span<const float> /*hidden*/) {}  // [T, D]
+};
+
+/// One draft pass: a block of candidate tokens after an anchor.
+struct Draft {
+  std::vector<int32_t> tokens;    // [block]
+  std::vector<float> confidence;  // [block], raw logits of acceptance
+  std::vector<float> logits;      // [block, V], Markov bias included
+};
+
+/// One thread, which is the owner of the pool's parallel sections.
+class Model final : public Runner {
+ public:
+  /// Checks the manifest, then loads. `token_map`: compressed token id of every token (Engram); may be empty
+  /// when the config has no Engram layers. Errors as load_weights, and corrupt_data when the map does not fit
+  /// the config.
+  static Result<std::unique_ptr<Model>> load(const format::TensorSource& source, const Config& config,
+                                             std::vector<int32_t> token_map, const ModelOptions& options,
+                                             const LoadProgress& progress = {});
+
+  const Config& config() const { return config_; }
+
+  const ModelOptions& options() const { return options_; }
+
+  const CacheLayout& cache_layout() const { return layout_; }
+
+  const Weights& weights() const { return weights_; }
+  std::string_view kernel_name() const { return kernels_->name; }
+
+  // Runner
+  int64_t vocab_size() const override { return config_.vocab_size; }
+
+  int64_t max_model_len() const override { return options_.max_model_len; }
+
+  int64_t max_step_rows() const override { return options_.max_step_rows; }
+
+  int64_t block_tokens() const override { return kBlockTokens; }
+
+  int64_t blocks_total() const override { return pool_.blocks_total(); }
+
+  int64_t blocks_free() const override { return pool_.blocks_free(); }
+
+  Result<SequenceId> open_sequence() override;
+  void close_sequence(SequenceId sequence) override;
+  int64_t sequence_length(SequenceId sequence) const override;
+  bool reserve(SequenceId sequence, int64_t num_tokens) override;
+  void truncate(SequenceId sequence, int64_t length) override;
+  Status forward(std::span<const StepSlice> slices, std::span<float> logits) override;
+
+  /// Drafts a block after `token`, the token just produced for position sequence_length(sequence), which the
+  /// cache does not hold yet. Greedy. Requires a config with draft stages and with_drafts.
+  Result<Draft> draft(SequenceId sequence, int32_t token);
+
+  /// State of an open sequence, for checks.
+  const SequenceState& sequence(SequenceId id) const { return *sequences_[static_cast<size_t>(id)]; }
+
+  /// Watches following forward passes; null stops.
+  void set_probe(Probe* probe) { probe_ = probe; }
+
+ private:
+  struct Step;          // views and activations of the running step (step.h)
+  struct EngramGather;  // rows to fetch (forward.cpp)
+
+  Model(Config config, ModelOptions options);
+
+  Status check_slices(std::span<const StepSlice> slices) const;
+  void plan_step(Step& step, std::span<const StepSlice> slices);
+  Status run_backbone(Step& step);
+  void report_layer(Step& step, int64_t layer, const LayerWeights& weights);
+  Status run_engram(Step& step, int64_t layer, const LayerWeights& weights);
+  Status gather_engram(const EngramTable& table, const EngramGather& gather);
+  void run_layer(Step& step, int64_t layer, const LayerWeights& weights);
+  void run_attention(Step& step, int64_t layer, const LayerWeights& weights);
+  void run_index(Step& step, int64_t layer, const LayerWeights& weights);
+  void run_moe(Step& step, int64_t layer, const LayerWeights& weights);
+  void flush_post(Step& step);
+  void store_draft_context(Step& step);
+  void run_head(Step& step, std::span<const StepSlice> slices, std::span<float> logits);
+  void run_draft_heads(Step& step, int32_t token, Draft& draft);
+  kernels::AttentionShape attention_shape() const;
+
+  const SequenceState& state(SequenceId sequence) const { return *sequences_[static_cast<size_t>(sequence)]; }
+
+  SequenceState& state(SequenceId sequence) { return *sequences_[static_cast<size_t>(sequence)]; }
+
+  Config config_;
+  ModelOptions options_;
+  const kernels::KernelTable* kernels_ = nullptr;
+  ThreadPool threads_;
+  kernels::Scratch scratch_;
+  kernels::Context context_;
+  Weights weights_;
+  CacheLayout layout_;
+  BlockPool pool_;
+  std::vector<std::unique_ptr<SequenceState>> sequences_;
+  std::vector<int32_t> token_map_;
+  std::optional<NgramHasher> hasher_;
+  std::vector<float> inv_freq_window_, inv_freq_compressed_;
+  Probe* probe_ = nullptr;
+};
+
+}  // namespace rorqual::model

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/check_invariance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace rorqual::tools {
+namespace {
+
+constexpr int64_t kChunks[] = {1, 7, 32, 33, 64, 129};
+constexpr int kThreads[] = {1, 2};
+
+/// One prompt, the rows of it whose logits are compared, and those logits from the first run.
+struct Case {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> rows;     // ascending
+  std::vector<float> reference;  // [rows, V]
+};
+
+/// A position of one case inside a run.
+struct Cursor {
+  model::SequenceId sequence = 0;
+  int64_t done = 0;
+};
+
+class InvarianceRun {
+ public:
+  InvarianceRun(model::Model& model, std::vector<Case>& cases, std::string label, CheckReport& report)
+      : model_(model), cases_(cases), label_(std::move(label)), report_(report) {}
+
+  /// Every case alone, whole prompt in one step, as the reference.
+  Status make_reference() {
+    for (Case& item : cases_) {
+      item.reference.clear();
+      RORQUAL_TRY(run_alone(
+          item, [](int64_t left) { return left; },
+          [&](int32_t, std::span<const float> logits) {
+            item.reference.insert(item.reference.end(), logits.begin(), logits.end());
+          }));
+    }
+    return Ok{};
+  }
+
+  Status check_chunks(int64_t chunk) {
+    Case& item = cases_.front();
+    Comparison comparison(*this, fmt::format("chunks of {}", chunk));
+    RORQUAL_TRY(run_alone(
+        item, [chunk](int64_t left) { return std::min(left, chunk); },
+        [&](int32_t row, std::span<const float> logits) { comparison.add(item, row, logits); }));
+    return Ok{};
+  }
+
+  /// Takes back up to the truncation slack after each step and runs those rows again.
+  Status check_truncation() {
+    Case& item = cases_.front();
+    Comparison comparison(*this, "rows run again after truncation");
+    RORQUAL_TRY_ASSIGN(Cursor cursor, open(item));
+    const auto length = static_cast<int64_t>(item.tokens.size());
+    const int64_t slack = model_.options().truncate_slack;
+    int64_t step = 0;
+    while (cursor.done < length) {
+      const int64_t count = std::min<int64_t>(length - cursor.done, 1 + step % (slack + 1));
+      RORQUAL_TRY(run_step({{&item, &cursor, count}}, [](const Case&, int32_t, std::span<const float>) {}));
+      const int64_t back = std::min(count, step % (slack + 1));
+      cursor.done -= back;
+      model_.truncate(cursor.sequence, cursor.done);
+      if (!model_.reserve(cursor.sequence, length)) return Error(Code::internal, "no cache blocks left");
+      if (back > 0) {
+        RORQUAL_TRY(run_step({{&item, &cursor, back}},
+                             [&](const Case& c, int32_t row, std::span<const float> logits) {
+                               comparison.add(c, row, logits);
+                             }));
+      }
+      ++step;
+    }
+    model_.close_sequence(cursor.sequence);
+    return Ok{};
+  }
+
+  /// All cases side by side, each step with a random set of sequences and random chunk lengths (1 = decode).
+  Status check_mix(uint64_t seed) {
+    Comparison comparison(*this, fmt::format("mix of {} sequences, seed {}", cases_.size(), seed));
+    std::mt19937_64 random(seed);
+    std::vector<Cursor> cursors;
+    for (const Case& item : cases_) {
+      RORQUAL_TRY_ASSIGN(Cursor cursor, open(item));
+      cursors.push_back(cursor);
+    }
+    for (;;) {
+      std::vector<Part> parts;
+      int64_t room = model_.max_step_rows();
+      for (size_t i = 0; i < cases_.size(); ++i) {
+        const int64_t left = static_cast<int64_t>(cases_[i].tokens.size()) - cursors[i].done;
+        if (left == 0 || random() % 4 == 0) continue;
+        const int64_t wish = random() % 2 == 0 ? 1 : 1 + static_cast<int64_t>(random() % 90);
+        const int64_t count = std::min({left, wish, room});
+        if (count == 0) continue;
+        room -= count;
+        parts.push_back({&cases_[i], &cursors[i], count});
+      }
+      std::shuffle(parts.begin(), parts.end(), random);
+      if (!parts.empty()) {
+        RORQUAL_TRY(run_step(parts, [&](const Case& c, int32_t row, std::span<const float> logits) {
+          comparison.add(c, row, logits);
+        }));
+      }
+      const bool is_done = std::all_of(cursors.begin(), cursors.end(), [&](const Cursor& cursor) {
+        return cursor.done ==
+               static_cast<int64_t>(cases_[static_cast<size_t>(&cursor - cursors.data())].tokens.size());
+      });
+      if (is_done) break;
+    }
+    for (const Cursor& cursor : cursors) model_.close_sequence(cursor.sequence);
+    return Ok{};
+  }
+
+ private:
+  struct Part {
+    Case* item;
+    Cursor* cursor;
+    int64_t count;
+  };
+
+  /// Counts differing rows of one way of running; reports when it goes.
+  class Comparison {
+   public:
+    Comparison(InvarianceRun& run, std::string what) : run_(run), what_(std::move(what)) {}
+
+    ~Comparison() {
+      run_.report_.expect(rows_ > 0 && rows_different_ == 0, [&] {
+        return fmt::format("{}, {}: {} of {} rows differ; first: {}", run_.label_, what_, rows_different_,
+                           rows_, first_);
+      });
+    }
+
+    Comparison(const Comparison&) = delete;
+    Comparison& operator=(const Comparison&) = delete;
+
+    void add(const Case& item, int32_t row, std::span<const float> logits) {
+      const auto at = std::lower_bound(item.rows.begin(), item.rows.end(), row) - item.rows.begin();
+      const float* want = item.reference.data() + static_cast<size_t>(at) * logits.size();
+      ++rows_;
+      if (std::memcmp(want, logits.data(), logits.size_bytes()) == 0) return;
+      ++rows_different_;
+      if (!first_.empty()) return;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        if (std::memcmp(want + i, &logits[i], 4) == 0) continue;
+        first_ = fmt::format("row {} logit {}: {:a} for {:a}", row, i, logits[i], want[i]);
+        return;
+      }
+    }
+
+   private:
+    InvarianceRun& run_;
+    std::string what_, first_;
+    int64_t rows_ = 0, rows_different_ = 0;
+  };
+
+  Result<Cursor> open(const Case& item) {
+    Cursor cursor;
+    RORQUAL_TRY_ASSIGN(cursor.sequence, model_.open_sequence());
+    if (!model_.reserve(cursor.sequence, static_cast<int64_t>(item.tokens.size()))) {
+      return Error(Code::internal, "no cache blocks left");
+    }
+    return cursor;
+  }
+
+  template <class Visit>
+  Status run_step(const std::vector<Part>& parts, const Visit& visit) {
+    const auto vocab = static_cast<size_t>(model_.vocab_size());
+    std::vector<model::StepSlice> slices;
+    std::vector<std::vector<int32_t>> offsets(parts.size());
+    size_t wanted = 0;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const Part& part = parts[p];
+      for (const int32_t row : part.item->rows) {
+        if (row >= part.cursor->done && row < part.cursor->done + part.count) {
+          offsets[p].push_back(row - static_cast<int32_t>(part.cursor->done));
+        }
+      }
+      model::StepSlice slice;
+      slice.sequence = part.cursor->sequence;
+      slice.tokens = std::span(part.item->tokens)
+                         .subspan(static_cast<size_t>(part.cursor->done), static_cast<size_t>(part.count));
+      slice.logit_offsets = offsets[p];
+      wanted += offsets[p].size();
+      slices.push_back(slice);
+    }
+    std::vector<float> logits(wanted * vocab);
+    RORQUAL_TRY(model_.forward(slices, logits));
+    size_t at = 0;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      for (const int32_t offset : offsets[p]) {
+        visit(*parts[p].item, static_cast<int32_t>(parts[p].cursor->done) + offset,
+              std::span<const float>(logits).subspan(at * vocab, vocab));
+        ++at;
+      }
+      parts[p].cursor->done += parts[p].count;
+    }
+    return Ok{};
+  }
+
+  template <class NextCount, class Visit>
+  Status run_alone(Case& item, const NextCount& next_count, const Visit& visit) {
+    RORQUAL_TRY_ASSIGN(Cursor cursor, open(item));
+    while (cursor.done < static_cast<int64_t>(item.tokens.size())) {
+      const int64_t count = next_count(static_cast<int64_t>(item.tokens.size()) - cursor.done);
+      RORQUAL_TRY(
+          run_step({{&item, &cursor, count}},
+                   [&](const Case&, int32_t row, std::span<const float> logits) { visit(row, logits); }));
+    }
+    model_.close_sequence(cursor.sequence);
+    return Ok{};
+  }
+
+  model::Model& model_;
+  std::vector<Case>& cases_;
+  std::string label_;
+  CheckReport& report_;
+};
+
+/// Prompts of different lengths, the first one the longest; the second half of each repeats a part of the
+/// first half so that n-grams recur. Logits of every row for small vocabularies, else of rows around chunk
+/// edges and the end.
+std::vector<Case> make_cases(const CheckInvarianceOptions& options, int64_t vocab) {
+  std::mt19937_64 random(options.seed);
+  std::vector<Case> cases(static_cast<size_t>(options.sequences));
+  for (size_t c = 0; c < cases.size(); ++c) {
+    const int64_t length =
+        c == 0 ? options.tokens : 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(options.tokens));
+    auto& tokens = cases[c].tokens;
+    for (int64_t i = 0; i < length; ++i) {
+      tokens.push_back(static_cast<int32_t>(3 + random() % static_cast<uint64_t>(vocab - 3)));
+    }
+    const auto half = length / 2;
+    for (int64_t i = 0; i + 1 < half / 2; ++i)
+      tokens[static_cast<size_t>(half + i)] = tokens[static_cast<size_t>(1 + i)];
+    constexpr int64_t kSmallVocab = 8192;
+    for (int64_t row = 0; row < length; ++row) {
+      const bool is_edge = std::any_of(std::begin(kChunks) + 1, std::end(kChunks), [row](int64_t chunk) {
+        return row % chunk == 0 || (row + 1) % chunk == 0;
+      });
+      if (vocab <= kSmallVocab || (is_edge && row % 8 < 2) || row + 4 > length) {
+        cases[c].rows.push_back(static_cast<int32_t>(row));
+      }
+    }
+  }
+  return cases;
+}
+
+Status check_model(const CheckInvarianceOptions& options, const OpenedSource& opened, OpenOptions open,
+                   bool is_first, std::vector<Case>& cases, CheckReport& report) {
+  const std::string label =
+      fmt::format("{} numerics, {} kernels, {} threads{}", open.numerics, open.kernels, open.threads,
+                  open.engram_placement == "disk" ? ", Engram on disk" : "");
+  RORQUAL_TRY_ASSIGN(const auto model, open_model(opened, open));
+  InvarianceRun run(*model, cases, label, report);
+  if (is_first) RORQUAL_TRY(run.make_reference());
+  const auto length = static_cast<int64_t>(cases.front().tokens.size());
+  if (!is_first) RORQUAL_TRY(run.check_chunks(length));
+  for (const int64_t chunk : kChunks) RORQUAL_TRY(run.check_chunks(chunk));
+  RORQUAL_TRY(run.check_truncation());
+  for (uint64_t i = 0; i < 2; ++i) RORQUAL_TRY(run.check_mix(options.seed * 1000 + i));
+  return Ok{};
+}
+
+}  // namespace
+
+Status check_invariance(const CheckInvarianceOptions& options, CheckReport& report) {
+  RORQUAL_TRY_ASSIGN(const OpenedSource opened, open_source(options.open, true));
+  for (const std::string numerics : {"exact", "reference"}) {
+    std::vector<Case> cases = make_cases(options, opened.config.vocab_size);
+    bool is_first = true;
+    for (const kernels::KernelTable* table : kernels::available_kernels()) {
+      for (const int threads : kThreads) {
+        for (const std::string placement : {"host", "disk"}) {
+          // Reading tables from disk changes nothing else, so one combination of it is enough.
+          if (placement == "disk" && (opened.config.engram_layer_ids.empty() || threads != 2)) continue;
+          OpenOptions open = options.open;
+          open.numerics = numerics;
+          open.kernels = std::string(table->name);
+          open.threads = threads;
+          open.engram_placement = placement;
+          open.max_num_seqs = options.sequences;
+          open.max_num_batched_tokens = options.tokens;
+          open.max_model_len = options.tokens;
+          open.with_drafts = opened.config.num_stages() > 0;
+          RORQUAL_TRY(check_model(options, opened, open, is_first, cases, report));
+          is_first = false;
+        }
+      }
+    }
+  }
+  return Ok{};
+}
+
+}  // namespace rorqual::tools

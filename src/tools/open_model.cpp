@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/open_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/cpu_info.h"
+#include "base/file.h"
+#include "kernels/kernels.h"
+#include "model/synthetic.h"
+#include "text/token_map.h"
+#include "tools/embedded_model.h"
+
+namespace rorqual::tools {
+namespace {
+
+constexpr int64_t kDefaultMaxModelLen = 32768;
+constexpr int64_t kMaxTokenizer_bytes = int64_t{64} << 20;
+
+bool is_synthetic(const std::string& model) {
+  return model.rfind("synthetic:", 0) == 0;
+}
+
+Result<std::unique_ptr<format::TensorSource>> open_tensors(const std::string& model) {
+  if (model.empty()) return open_embedded_model();
+  if (is_synthetic(model)) return model::open_synthetic(model);
+  return format::open_checkpoint(model);
+}
+
+std::string display_name(const std::string& model) {
+  if (model.empty()) return std::string(kEmbeddedModelName);
+  if (is_synthetic(model)) return model;
+  std::error_code ignored;
+  const auto absolute = std::filesystem::weakly_canonical(model, ignored);
+  const std::string last = absolute.filename().string();
+  return last.empty() ? model : last;
+}
+
+Result<std::unique_ptr<text::Tokenizer>> open_tokenizer(const OpenOptions& options,
+                                                        const format::TensorSource& source) {
+  const bool is_override = !options.tokenizer.empty();
+  Result<std::string> json = is_override ? read_text_file(options.tokenizer, kMaxTokenizer_bytes)
+                                         : source.read_text("tokenizer.json");
+  if (!json.ok()) {
+    return Error(
+        json.error().code(),
+        fmt::format("cannot read the tokenizer of model '{}': {}", source.name(), json.error().message()),
+        "put the release's tokenizer.json into the model folder, or name one with --tokenizer FILE");
+  }
+  auto tokenizer = text::Tokenizer::from_json(*json);
+  if (!tokenizer.ok()) {
+    return std::move(tokenizer).error().at(is_override ? options.tokenizer
+                                                       : source.name() + "/tokenizer.json");
+  }
+  return std::make_unique<text::Tokenizer>(*std::move(tokenizer));
+}
+
+Status check_vocabulary(const OpenedSource& opened) {
+  if (opened.tokenizer->vocab_size() <= opened.config.vocab_size) return Ok{};
+  return Error(Code::corrupt_data,
+               fmt::format("the tokenizer of model '{}' has {} tokens, config.json says vocab_size {}",
+                           opened.name, opened.tokenizer->vocab_size(), opened.config.vocab_size),
+               "tokenizer.json and config.json are from different models");
+}
+
+}  // namespace
+
+Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_optional) {
+  OpenedSource opened;
+  opened.is_embedded = options.model.empty();
+  opened.name = display_name(options.model);
+  RORQUAL_TRY_ASSIGN(opened.source, open_tensors(options.model));
+  RORQUAL_TRY_ASSIGN(const std::string config_text, opened.source->read_text("config.json"));
+  auto config = model::parse_config(config_text);
+  if (!config.ok()) return std::move(config).error().at(opened.source->name() + "/config.json");
+  opened.config = *std::move(config);
+  auto tokenizer = open_tokenizer(options, *opened.source);
+  if (tokenizer.ok()) {
+    opened.tokenizer = *std::move(tokenizer);
+    RORQUAL_TRY(check_vocabulary(opened));
+  } else if (!tokenizer_optional || tokenizer.error().code() != Code::not_found ||
+             !opened.config.engram_layer_ids.empty()) {
+    return std::move(tokenizer).error();
+  }
+  return opened;
+}
+
+Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
+                                                 const model::LoadProgress& progress) {
+  model::ModelOptions model_options;
+  if (options.numerics != "reference" && options.numerics != "exact") {
+    return Error(Code::invalid_argument,
+                 fmt::format("--numerics '{}': expected reference or exact", options.numerics));
+  }
+  model_options.numerics =
+      options.numerics == "exact" ? kernels::Numerics::exact : kernels::Numerics::reference;
+  model_options.kernels = kernels::select_kernels(options.kernels);
+  if (model_options.kernels == nullptr) {
+    return Error(Code::unsupported,
+                 fmt::format("kernel tier '{}' is unknown or not supported by this CPU", options.kernels),
+                 "`rorqual doctor` lists the tiers of this machine");
+  }
+  if (options.engram_placement != "auto" && options.engram_placement != "host" &&
+      options.engram_placement != "disk") {
+    return Error(Code::invalid_argument, fmt::format("--engram-placement '{}': expected auto, host or disk",
+                                                     options.engram_placement));
+  }
+  model_options.engram_on_disk = options.engram_placement == "disk";
+  model_options.num_threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
+  model_options.with_drafts = options.with_drafts;
+  const int64_t longest = opened.config.max_position_embeddings;
+  model_options.max_model_len =
+      options.max_model_len > 0 ? options.max_model_len : std::min(longest, kDefaultMaxModelLen);
+  if (model_options.max_model_len > longest) {
+    return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
+                                                     options.max_model_len, longest));
+  }
+  model_options.max_step_rows = options.max_num_batched_tokens;
+  model_options.max_sequences = options.max_num_seqs;
+  std::vector<int32_t> token_map;
+  if (!opened.config.engram_layer_ids.empty()) {
+    token_map = text::engram_token_map(*opened.tokenizer).compressed;
+    // Embedding rows beyond the tokenizer's ids are never produced; they get the pad token's class.
+    if (static_cast<int64_t>(token_map.size()) < opened.config.vocab_size) {
+      token_map.resize(static_cast<size_t>(opened.config.vocab_size),
+                       token_map[static_cast<size_t>(opened.config.engram_pad_token_id)]);
+    }
+  }
+  return model::Model::load(*opened.source, opened.config, std::move(token_map), model_options, progress);
+}
+
+Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,
+                                 const model::LoadProgress& progress) {
+  OpenedEngine result;
+  RORQUAL_TRY_ASSIGN(result.opened, open_source(options));
+  RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, options, progress));
+  result.host_bytes = model->weights().host_bytes();
+  result.cache_tokens = model->blocks_total() * model->block_tokens();
+  runtime::EngineInfo info;
+  info.model_name = result.opened.name;
+  info.numerics = options.numerics;
+  info.kernels = std::string(model->kernel_name());
+  info.vocab_size = model->vocab_size();
+  info.max_model_len = model->max_model_len();
+  info.eos_token_id = static_cast<int32_t>(result.opened.config.eos_token_id);
+  RORQUAL_TRY_ASSIGN(result.engine,
+                     runtime::make_local_engine(std::move(model), std::move(info), engine_options));
+  return result;
+}
+
+}  // namespace rorqual::tools

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// From what the user wrote as MODEL to a loaded model or a running engine: the one place where weights,
+// tokenizer and engine are put together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "format/tensor_source.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "runtime/engine.h"
+#include "runtime/local_engine.h"
+#include "text/tokenizer.h"
+
+namespace rorqual::tools {
+
+struct OpenOptions {
+  std::string model;      // directory, "synthetic:v41?…", or empty for the embedded model
+  std::string tokenizer;  // tokenizer.json to use instead of the model's own
+  std::string numerics = "reference";
+  std::string kernels;                    // tier, empty = best (or RORQUAL_CPU_ISA)
+  std::string engram_placement = "auto";  // auto | host | disk
+  int threads = 0;                        // 0 = what this process may use
+  int64_t max_model_len = 0;              // 0 = the config's, at most 32768
+  int64_t max_num_seqs = 8;
+  int64_t max_num_batched_tokens = 512;
+  bool with_drafts = false;
+};
+
+/// A model's files before any weight is read. `tokenizer` is null if the source has none and none was needed.
+struct OpenedSource {
+  std::string name;  // to show and to serve under
+  bool is_embedded = false;
+  std::unique_ptr<format::TensorSource> source;
+  model::Config config;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+};
+
+/// Errors: not_found, corrupt_data, invalid_argument (synthetic spec). A missing tokenizer is an error unless
+/// `tokenizer_optional` and the config has no Engram layers.
+Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_optional = false);
+
+/// Loads the weights of `opened`, which must outlive the model (Engram tables may stay on disk).
+Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
+                                                 const model::LoadProgress& progress = {});
+
+/// Everything that a server or a chat needs. Members are destroyed in reverse order: the engine first.
+struct OpenedEngine {
+  OpenedSource opened;
+  int64_t host_bytes = 0;    // weights in memory
+  int64_t cache_tokens = 0;  // tokens that the KV cache holds
+  std::unique_ptr<runtime::Engine> engine;
+};
+
+Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,
+                                 const model::LoadProgress& progress = {});
+
+}  // namespace rorqual::tools
