@@ -169,6 +169,15 @@ Result<std::unique_ptr<ByteFile>> open_disk_file(const std::string& path) {
   return std::unique_ptr<ByteFile>(std::make_unique<DiskFile>(std::move(file)));
 }
 
+std::string shown(std::string_view text) {
+  constexpr size_t kShown_bytes = 100;
+  std::string out;
+  for (const char c : text.substr(0, kShown_bytes))
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  if (text.size() > kShown_bytes) out += fmt::format("... ({} bytes)", text.size());
+  return out;
+}
+
 Result<std::string> read_all_text(const ByteFile& file, int64_t max_bytes) {
   if (file.size_bytes() > max_bytes) {
     return Error(Code::corrupt_data,

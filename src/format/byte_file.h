@@ -48,6 +48,10 @@ Result<std::unique_ptr<ByteFile>> open_disk_file(const std::string& path);
 /// A plain file name: no separators, no "." or "..", no control characters, at most 255 bytes.
 bool is_plain_file_name(std::string_view name);
 
+/// Text from a file as it may stand in a message: short and without control characters, whatever the file
+/// says.
+std::string shown(std::string_view text);
+
 Result<std::string> read_all_text(const ByteFile& file, int64_t max_bytes);
 
 }  // namespace rorqual::format

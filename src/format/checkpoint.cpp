@@ -77,7 +77,7 @@ Result<Index> parse_index(std::string_view text) {
       if (!is_plain_file_name(file) || !file.ends_with(".safetensors")) {
         return index_error(
             fmt::format("tensor '{}' is said to be in '{}', expected the plain name of a .safetensors file",
-                        entry.key, file.substr(0, 255)));
+                        entry.key, shown(file)));
       }
       if (!index.weight_map.emplace(entry.key, file).second) {
         return index_error(fmt::format("tensor '{}' is given twice", entry.key));

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/checked.h"
+#include "format/byte_file.h"
 #include "format/safetensors.h"
 
 namespace rorqual::format {
@@ -22,16 +23,6 @@ Error corrupt(std::string message) {
 
 Error tensor_error(std::string_view name, std::string_view what) {
   return corrupt(fmt::format("tensor '{}': {}", name, what));
-}
-
-/// Names in messages stay short and printable whatever the file says.
-std::string shown(std::string_view name) {
-  constexpr size_t kShown_bytes = 100;
-  std::string out;
-  for (const char c : name.substr(0, kShown_bytes))
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  if (name.size() > kShown_bytes) out += fmt::format("... ({} bytes)", name.size());
-  return out;
 }
 
 struct Entry {
