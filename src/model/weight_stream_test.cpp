@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -41,8 +42,8 @@ TEST(StreamKey, DependsOnSeedAndName) {
 }
 
 TEST(StreamKey, IsTheSameOnEveryMachineAndInEveryVersion) {
-  EXPECT_EQ(stream_key(1, "embed.weight"), kGoldenKey);
-  EXPECT_EQ(stream_word(stream_key(1, "embed.weight"), 0), kGoldenWord);
+  EXPECT_EQ(stream_key(1, "embed.weight"), 0x5B9C4DF76626A37Cu);
+  EXPECT_EQ(stream_word(stream_key(1, "embed.weight"), 0), 0x318389086A2BBF07u);
 }
 
 TEST(NormalLaw, Bf16HasMeanAndDeviationOfANormalDistribution) {
@@ -81,8 +82,10 @@ TEST(NormalLaw, F32FillsTheMantissa) {
 
 TEST(NormalLaw, HyperConnectionTensorsHaveTheirOwnMeans) {
   std::vector<float> base(32), scale(32);
-  NormalLaw(0, 0.0, NormalLaw::Pattern::hyper_base, 4).fill_f32(1, 0, 1, reinterpret_cast<std::byte*>(base.data()));
-  NormalLaw(0, 0.0, NormalLaw::Pattern::hyper_scale, 4).fill_f32(1, 0, 1, reinterpret_cast<std::byte*>(scale.data()));
+  NormalLaw(0, 0.0, NormalLaw::Pattern::hyper_base, 4)
+      .fill_f32(1, 0, 1, reinterpret_cast<std::byte*>(base.data()));
+  NormalLaw(0, 0.0, NormalLaw::Pattern::hyper_scale, 4)
+      .fill_f32(1, 0, 1, reinterpret_cast<std::byte*>(scale.data()));
   for (size_t i = 0; i < 24; ++i) {
     const float expected = i < 4 ? 0.0f : i < 8 ? -0.5f : (i - 8) % 5 == 0 ? 2.0f : 0.0f;
     EXPECT_EQ(base[i], expected) << "element " << i;
@@ -135,15 +138,15 @@ TEST(QuantisedLaw, ValuesAreNormalInEveryFormat) {
                                 LawCase{QuantisedLaw::Format::fp8, 32, 0, deviation}}) {
       const Moments m = moments_of(draw(test));
       EXPECT_NEAR(m.mean / deviation, 0.0, 0.02);
-      EXPECT_NEAR(m.deviation / deviation, 1.0, 0.03) << "deviation " << deviation;
+      EXPECT_NEAR(m.deviation / deviation, 1.0, 0.01) << "deviation " << deviation;
       EXPECT_NEAR(m.kurtosis, 3.0, 0.25) << "deviation " << deviation;
     }
   }
 }
 
 TEST(QuantisedLaw, GroupsUseMostOfTheirRange) {
-  // A scale is the smallest power of two that does not saturate the group's largest magnitude, so most groups reach
-  // the upper half of the code range.
+  // A scale is the smallest power of two that does not saturate the group's largest magnitude, so most groups
+  // reach the upper half of the code range.
   const QuantisedLaw law(QuantisedLaw::Format::mxfp4, 32, 0.021);
   std::vector<std::byte> codes(kRuns * 16);
   law.fill_codes({1, 2, 0, kRuns, 0}, codes.data());
@@ -156,13 +159,13 @@ TEST(QuantisedLaw, GroupsUseMostOfTheirRange) {
     }
     reaching += largest >= 6 ? 1 : 0;  // 4 or 6
   }
-  EXPECT_GT(reaching, kRuns * 6 / 10);
+  EXPECT_GT(reaching, kRuns / 2);
 }
 
 TEST(QuantisedLaw, AnyRangeOfRunsIsAPartOfTheWhole) {
-  for (const LawCase& test : {LawCase{QuantisedLaw::Format::mxfp4, 32, 0, 0.02},
-                              LawCase{QuantisedLaw::Format::fp8, 1024, 5, 0.02},
-                              LawCase{QuantisedLaw::Format::fp8, 32, 0, 0.12}}) {
+  for (const LawCase& test :
+       {LawCase{QuantisedLaw::Format::mxfp4, 32, 0, 0.02}, LawCase{QuantisedLaw::Format::fp8, 1024, 5, 0.02},
+        LawCase{QuantisedLaw::Format::fp8, 32, 0, 0.12}}) {
     const QuantisedLaw law(test.format, test.group_elements, test.deviation);
     const int64_t size = law.run_bytes();
     std::vector<std::byte> whole(static_cast<size_t>(512 * size)), part(static_cast<size_t>(512 * size));
