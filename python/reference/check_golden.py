@@ -29,10 +29,11 @@ def check(name: str) -> bool:
         same = tokens == gold["greedy"][:4].tolist()
         if drafts:
             same &= torch.equal(torch.cat([d.tokens for d in drafts]).int(), gold["draft_tokens"][:4])
-        ok = diff <= TOLERANCE and torch.equal(a, b) and same
+        apart = float((a - b).abs().max())
+        ok = max(diff, apart) <= TOLERANCE and same
         good &= ok
         print(f"{'ok  ' if ok else 'FAIL'} {name} {path.stem}: max |logit difference| {diff:.1e}, "
-              f"lazy and whole {'equal' if torch.equal(a, b) else 'differ'}, greedy and drafts {'equal' if same else 'differ'}")
+              f"lazy against whole {apart:.1e}, greedy and drafts {'equal' if same else 'differ'}")
     return good
 
 

@@ -5,7 +5,8 @@ embed, head, markov bf16 in memory; rows are widened at lookup, products run ove
 Engram tables       FP8 bytes and scales in memory, rows dequantised at lookup
 everything else     float32 parameters, as in a model that is loaded whole
 
-The arithmetic is the oracle's: only the moment of dequantisation differs, so results are the same bits.
+The arithmetic is the oracle's: only the moment of dequantisation differs, and the slicing of the head's product, which can
+move its last bit.
 """
 
 from __future__ import annotations
