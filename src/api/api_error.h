@@ -21,7 +21,7 @@ struct ApiError {
   std::string message;
   std::string type = "invalid_request_error";
   std::string code = "invalid_request_error";
-  std::string param;  // "" prints null
+  std::string param = {};  // "" prints null
 
   /// {"error":{"message":…,"type":…,"param":null,"code":…}}
   std::string body() const;

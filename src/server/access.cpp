@@ -33,12 +33,12 @@ std::string_view sent_key(const HttpRequest& request) {
   return request.header("x-api-key");
 }
 
+}  // namespace
+
 bool is_loopback_name(std::string_view host) {
-  if (equal_ignoring_case(host, "localhost") || host == "[::1]") return true;
+  if (equal_ignoring_case(host, "localhost") || host == "[::1]" || host == "::1") return true;
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
-
-}  // namespace
 
 std::string_view host_without_port(std::string_view host) {
   if (host.starts_with('[')) {

@@ -44,6 +44,9 @@ class AccessRules {
   bool is_loopback_;
 };
 
+/// "localhost", 127.x.x.x, ::1 or [::1].
+bool is_loopback_name(std::string_view host);
+
 /// Host header without its port: "[::1]:80" gives "[::1]".
 std::string_view host_without_port(std::string_view host);
 

@@ -67,27 +67,25 @@ Status Generation::submit(std::vector<runtime::Request> requests) {
 }
 
 void Generation::release(std::unique_ptr<GenerationConsumer> consumer) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_detached_) return;
-    consumer_ = std::move(consumer);
-    is_released_ = true;
-    if (events_.empty()) return;
-    is_scheduled_ = true;
-  }
+  const std::lock_guard lock(mutex_);
+  if (is_detached_) return;
+  consumer_ = std::move(consumer);
+  is_released_ = true;
+  if (!events_.empty()) schedule();
+}
+
+/// With mutex_ held, so that nothing is posted after detach().
+void Generation::schedule() {
+  is_scheduled_ = true;
   pool_.post([self = shared_from_this()] { self->deliver(); });
 }
 
 void Generation::add(GenerationEvent event) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (event.kind == GenerationEvent::Kind::finish) finished_[event.choice] = true;
-    if (is_detached_) return;
-    events_.push_back(std::move(event));
-    if (!is_released_ || is_scheduled_) return;
-    is_scheduled_ = true;
-  }
-  pool_.post([self = shared_from_this()] { self->deliver(); });
+  const std::lock_guard lock(mutex_);
+  if (event.kind == GenerationEvent::Kind::finish) finished_[event.choice] = true;
+  if (is_detached_) return;
+  events_.push_back(std::move(event));
+  if (is_released_ && !is_scheduled_) schedule();
 }
 
 void Generation::deliver() {
@@ -105,12 +103,9 @@ void Generation::deliver() {
     consumer_->on_failure(Error(Code::internal, std::string("the answer could not be built: ") + e.what()));
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    is_scheduled_ = !events_.empty() && !is_detached_;
-    if (!is_scheduled_) return;
-  }
-  pool_.post([self = shared_from_this()] { self->deliver(); });
+  const std::lock_guard lock(mutex_);
+  is_scheduled_ = false;
+  if (!events_.empty() && !is_detached_) schedule();
 }
 
 void Generation::cancel(size_t choice) {

@@ -68,6 +68,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   class Sink;
   void add(GenerationEvent event);
+  void schedule();
   void deliver();
 
   runtime::Engine& engine_;

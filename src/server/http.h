@@ -27,6 +27,7 @@ struct HttpRequest {
   HeaderList headers;
   std::string body;
   std::string id;  // X-Request-Id of the client if it is short and plain, else drawn
+  std::chrono::steady_clock::time_point arrival{};  // first byte
 
   /// First value of a header, empty if absent; `name` in any case.
   std::string_view header(std::string_view name) const;
@@ -98,7 +99,6 @@ class HttpServer {
   ~HttpServer();
 
   uint16_t port() const;
-  bool is_loopback() const;
 
   /// Stops accepting, lets queued bytes out up to `timeout`, closes everything and joins the thread.
   void close(std::chrono::milliseconds timeout);

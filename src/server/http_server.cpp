@@ -71,7 +71,7 @@ struct HttpServer::Impl {
   std::unordered_set<std::shared_ptr<Connection>> connections;
   bool is_closing = false;
   uint16_t bound_port = 0;
-  bool loopback = false;
+
   std::thread thread;
 };
 
@@ -327,6 +327,7 @@ bool Connection::on_head() {
   is_head_request_ = message.method() == http::verb::head;
 
   request_ = {};
+  request_.arrival = started_;
   request_.method = std::string(message.method_string());
   request_.target = std::string(message.target());
   request_.path = request_.target.substr(0, request_.target.find('?'));
@@ -675,7 +676,6 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config) {
   if (!ec) impl->acceptor.listen(asio::socket_base::max_listen_connections, ec);
   if (ec) return bind_error(c, ec);
   impl->bound_port = impl->acceptor.local_endpoint(ec).port();
-  impl->loopback = endpoint.address().is_loopback();
 
   impl->accept();
   if (c.on_tick) impl->tick();
@@ -685,10 +685,6 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config) {
 
 uint16_t HttpServer::port() const {
   return impl_->bound_port;
-}
-
-bool HttpServer::is_loopback() const {
-  return impl_->loopback;
 }
 
 void HttpServer::close(std::chrono::milliseconds timeout) {

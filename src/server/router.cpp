@@ -76,9 +76,9 @@ std::optional<HttpError> Router::check_body_headers(const HttpRequest& request) 
 }
 
 std::optional<HttpError> Router::check_readiness(const Route& route) const {
-  if (route.needs != Route::Needs::model) return std::nullopt;
   const Readiness readiness = readiness_();
-  if (readiness == Readiness::ready) return std::nullopt;
+  if (readiness == Readiness::ready || route.needs == Route::Needs::nothing) return std::nullopt;
+  if (readiness == Readiness::draining && route.needs == Route::Needs::attached) return std::nullopt;
   const bool is_loading = readiness == Readiness::loading;
   return HttpError{
       .status = 503,

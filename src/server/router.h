@@ -15,7 +15,7 @@
 namespace rorqual::server {
 
 struct Route {
-  enum class Needs : uint8_t { nothing, model };
+  enum class Needs : uint8_t { nothing, attached, model };  // attached: also while draining
 
   std::string method;  // GET (HEAD comes with it) or POST
   std::string path;    // exact, or a prefix when it ends with '/' and is not "/" itself

@@ -25,6 +25,17 @@ void WorkerPool::post(std::function<void()> task) {
   wake_.notify_one();
 }
 
+void WorkerPool::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  wake_.notify_all();
+  for (auto& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
 void WorkerPool::stop() {
   std::deque<std::function<void()>> dropped;  // destroyed outside the lock: a task may own a great deal
   {
@@ -32,10 +43,7 @@ void WorkerPool::stop() {
     is_stopped_ = true;
     dropped.swap(tasks_);
   }
-  wake_.notify_all();
-  for (auto& thread : threads_) {
-    if (thread.joinable()) thread.join();
-  }
+  finish();
 }
 
 void WorkerPool::main() {
@@ -44,7 +52,7 @@ void WorkerPool::main() {
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [this] { return is_stopped_ || !tasks_.empty(); });
-      if (is_stopped_) return;
+      if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }

@@ -23,7 +23,10 @@ class WorkerPool {
   /// Ignored after stop().
   void post(std::function<void()> task);
 
-  /// Finishes the tasks that run, drops those that wait, joins.
+  /// Runs what was posted before, takes no more, joins. Not from a task.
+  void finish();
+
+  /// Finishes the tasks that run, drops those that wait, joins. Not from a task.
   void stop();
 
  private:

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Life of an answer: tokens in, pieces or one body out, exactly one end.
+#include "server/answer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/error_body.h"
+
+namespace rorqual::server {
+
+namespace {
+
+double seconds_between(SteadyTime from, SteadyTime to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+Outcome outcome(const ChoiceState& choice) {
+  if (choice.is_done) return Outcome::stop;
+  switch (choice.info.reason) {
+    case runtime::FinishReason::stop:
+      return Outcome::stop;
+    case runtime::FinishReason::length:
+      return Outcome::length;
+    case runtime::FinishReason::cancelled:
+      return Outcome::abort;
+    case runtime::FinishReason::error:
+      break;
+  }
+  return Outcome::error;
+}
+
+std::string milliseconds(double seconds) {
+  return std::to_string(static_cast<int64_t>(seconds * 1000 + 0.5));
+}
+
+}  // namespace
+
+void write_usage(JsonWriter& json, const Usage& usage) {
+  json.begin_object();
+  json.field("prompt_tokens", usage.prompt_tokens).field("completion_tokens", usage.completion_tokens);
+  json.field("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  json.key("prompt_tokens_details").begin_object().field("cached_tokens", usage.cached_tokens).end_object();
+  json.key("completion_tokens_details").begin_object();
+  json.field("reasoning_tokens", usage.reasoning_tokens).end_object();
+  json.field("prompt_cache_hit_tokens", usage.cached_tokens);
+  json.field("prompt_cache_miss_tokens", usage.prompt_tokens - usage.cached_tokens);
+  json.end_object();
+}
+
+std::string token_label(const text::Tokenizer& tokenizer, int32_t token, bool as_id) {
+  if (as_id) return "token_id:" + std::to_string(token);
+  return tokenizer.decode({&token, 1}, false);
+}
+
+void write_prompt_logprobs(JsonWriter& json,
+                           const std::vector<std::optional<runtime::PositionLogprobs>>& rows, int32_t k,
+                           const text::Tokenizer& tokenizer) {
+  const auto entry = [&](const runtime::TokenLogprob& t) {
+    json.key(std::to_string(t.token)).begin_object();
+    json.key("logprob").logprob(t.logprob).field("rank", int64_t{t.rank});
+    json.field("decoded_token", token_label(tokenizer, t.token, false)).end_object();
+  };
+  json.begin_array();
+  for (const auto& row : rows) {
+    if (!row) {
+      json.null();
+      continue;
+    }
+    json.begin_object();
+    entry(row->chosen);
+    const size_t count = k < 0 ? row->top.size() : std::min(row->top.size(), static_cast<size_t>(k));
+    for (size_t i = 0; i < count; ++i) {
+      if (row->top[i].token != row->chosen.token) entry(row->top[i]);
+    }
+    json.end_object();
+  }
+  json.end_array();
+}
+
+Answer::Answer(Service& service, std::shared_ptr<Exchange> exchange, AnswerHead head, size_t num_choices)
+    : service_(service),
+      exchange_(std::move(exchange)),
+      head_(std::move(head)),
+      choices_(num_choices),
+      arrival_(exchange_->request().arrival) {}
+
+void Answer::begin() {
+  if (!head_.stream.stream) return;
+  HttpResponse response;
+  response.content_type = "text/event-stream; charset=utf-8";
+  response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+  exchange_->begin_stream(std::move(response));
+  on_begin();
+}
+
+void Answer::on_events(Generation& generation, std::vector<GenerationEvent> events) {
+  for (GenerationEvent& event : events) {
+    if (is_over_) return;
+    ChoiceState& choice = choices_[event.choice];
+    switch (event.kind) {
+      case GenerationEvent::Kind::prompt_logprobs:
+        on_prompt_rows(event.choice, std::move(event.prompt_rows));
+        break;
+      case GenerationEvent::Kind::token:
+        if (choice.is_done) break;
+        measure_token(choice, event);
+        ++choice.num_tokens;
+        if (on_token(event.choice, event)) {
+          choice.is_done = true;
+          generation.cancel(event.choice);
+        }
+        break;
+      case GenerationEvent::Kind::finish:
+        finish_choice(event.choice, event);
+        break;
+    }
+    if (choice.is_finished && outcome(choice) == Outcome::error) {
+      fail(&generation, choice.info.error.value_or(Error(Code::internal, "the engine failed")));
+    } else if (choice.is_finished && outcome(choice) == Outcome::abort) {
+      fail(&generation, Error(Code::unavailable, "The server is stopping; the request was cancelled."));
+    }
+  }
+  if (is_over_) return;
+  if (head_.stream.stream) send_pieces();
+  if (num_finished_ == choices_.size()) complete();
+}
+
+void Answer::measure_token(ChoiceState& choice, const GenerationEvent& event) {
+  if (!choice.first_token) {
+    choice.first_token = event.time;
+    service_.metrics().observe_first_token(seconds_between(arrival_, event.time));
+  } else {
+    service_.metrics().observe_next_token(seconds_between(*choice.last_token, event.time));
+  }
+  choice.last_token = event.time;
+}
+
+int64_t Answer::completion_tokens(size_t choice) const {
+  const ChoiceState& state = choices_[choice];
+  // The engine may have run a step further than the stop that we found in the text.
+  return state.is_finished && !state.is_done ? state.info.completion_tokens : state.num_tokens;
+}
+
+void Answer::finish_choice(size_t index, const GenerationEvent& event) {
+  ChoiceState& choice = choices_[index];
+  choice.is_finished = true;
+  choice.info = event.info;
+  ++num_finished_;
+  const runtime::FinishInfo& info = choice.info;
+  service_.metrics().observe_finish({.outcome = outcome(choice),
+                                     .prompt_tokens = info.prompt_tokens,
+                                     .cached_tokens = info.cached_tokens,
+                                     .completion_tokens = completion_tokens(index),
+                                     .max_tokens = max_tokens(),
+                                     .e2e_s = seconds_between(arrival_, event.time),
+                                     .queue_s = info.queue_s,
+                                     .prefill_s = info.prefill_s,
+                                     .decode_s = info.decode_s});
+  on_choice_end(index);
+  const double first_s = choice.first_token ? seconds_between(arrival_, *choice.first_token) : 0;
+  exchange_->set_log_note("prompt=" + std::to_string(usage_.prompt_tokens) +
+                          " cached=" + std::to_string(usage_.cached_tokens) +
+                          " generated=" + std::to_string(usage_.completion_tokens) +
+                          " queue_ms=" + milliseconds(info.queue_s) + " ttft_ms=" + milliseconds(first_s));
+}
+
+void Answer::complete() {
+  is_over_ = true;
+  if (!head_.stream.stream) {
+    HttpResponse response;
+    response.body = whole_body();
+    exchange_->respond(std::move(response));
+    return;
+  }
+  if (head_.stream.include_usage) send_piece(usage_piece());
+  exchange_->write("data: [DONE]\n\n");
+  exchange_->finish();
+}
+
+void Answer::fail(Generation* generation, const Error& error) {
+  is_over_ = true;
+  if (generation != nullptr) generation->cancel_all();
+  const HttpError http = http_error(error, /*is_draining=*/true);
+  if (!head_.stream.stream) {
+    exchange_->respond(error_response(http));
+    return;
+  }
+  exchange_->write("data: " + error_json(http) + "\n\ndata: [DONE]\n\n");
+  exchange_->finish();
+}
+
+void Answer::on_failure(const Error& error) {
+  if (!is_over_) fail(nullptr, error);
+}
+
+void Answer::send_piece(std::string json) {
+  exchange_->write("data: " + std::move(json) + "\n\n");
+}
+
+void start_answer(Service& service, std::vector<runtime::Request> requests, std::unique_ptr<Answer> answer,
+                  const std::shared_ptr<Exchange>& exchange) {
+  const auto num_choices = static_cast<int64_t>(requests.size());
+  // Answers in one piece may need much time for their text, so they do not share the thread of the streams.
+  const bool is_stream = answer->is_stream();
+  auto generation = std::make_shared<Generation>(service.backend().engine,
+                                                 is_stream ? service.delivery_pool : service.prepare_pool);
+  if (const Status status = generation->submit(std::move(requests)); !status.ok()) {
+    const bool is_draining = service.is_draining;
+    if (status.error().code() == Code::unavailable && !is_draining) service.metrics().count_rejection();
+    exchange->respond(error_response(http_error(status.error(), is_draining)));
+    return;
+  }
+  service.metrics().observe_request(num_choices);
+  service.add(generation);
+  exchange->on_disconnect([weak = std::weak_ptr(generation)] {
+    if (const auto live = weak.lock()) live->cancel_all();
+  });
+  answer->begin();
+  generation->release(std::move(answer));
+}
+
+runtime::SamplingParams sampling_params(const api::SamplingFields& fields, uint32_t index,
+                                        const text::Tokenizer& tokenizer) {
+  runtime::SamplingParams p;
+  p.temperature = fields.temperature;
+  p.top_k = fields.top_k;
+  p.top_p = fields.top_p;
+  p.min_p = fields.min_p;
+  p.presence_penalty = fields.presence_penalty;
+  p.frequency_penalty = fields.frequency_penalty;
+  p.repetition_penalty = fields.repetition_penalty;
+  p.seed = fields.seed;
+  p.choice_index = index;
+  p.min_tokens = fields.min_tokens;
+  p.ignore_eos = fields.ignore_eos;
+  p.stop_token_ids = fields.stop_token_ids;
+  p.logit_bias = fields.logit_bias;
+  p.allowed_token_ids = fields.allowed_token_ids;
+  p.logprob_token_ids = fields.logprob_token_ids;
+  for (const std::string& word : fields.bad_words) {
+    // A word inside a sentence usually begins with a space, which makes it another token sequence.
+    for (const std::string& form : {word, " " + word}) {
+      auto ids = tokenizer.encode(form, text::EncodeMode::plain);
+      if (!ids.empty()) p.bad_token_sequences.push_back(std::move(ids));
+    }
+  }
+  return p;
+}
+
+void respond_error(Exchange& exchange, const api::ApiError& error) {
+  HttpResponse response;
+  response.status = error.http_status;
+  response.body = error.body();
+  exchange.respond(std::move(response));
+}
+
+}  // namespace rorqual::server

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Length check by bytes and the spelling of "all" in log-probability counts.
+#include "server/prompt_limits.h"
+
+namespace rorqual::server {
+
+std::optional<api::ApiError> refuse_long_text(size_t num_bytes, int64_t max_tokens, const Backend& backend) {
+  const int64_t tokens_min = static_cast<int64_t>(num_bytes) / backend.token_bytes_max;
+  if (tokens_min <= backend.max_model_len) return std::nullopt;
+  return api::ApiError::conversion(
+      api::context_overflow_message(backend.max_model_len, tokens_min, std::max<int64_t>(1, max_tokens)));
+}
+
+int32_t engine_logprobs(int32_t k, const Backend& backend) {
+  return k < 0 ? static_cast<int32_t>(backend.engine.info().vocab_size) : k;
+}
+
+}  // namespace rorqual::server

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks and steps on the way from a request body to the engine that chat, completions and tokenize share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "api/request.h"
+#include "server/error_body.h"
+#include "server/http.h"
+#include "server/service.h"
+
+namespace rorqual::server {
+
+/// The context error for a text of `num_bytes` that cannot fit even if every token were the longest one.
+std::optional<api::ApiError> refuse_long_text(size_t num_bytes, int64_t max_tokens, const Backend& backend);
+
+/// The API's -1 (whole vocabulary) as the engine spells it.
+int32_t engine_logprobs(int32_t k, const Backend& backend);
+
+/// Runs `body`; an exception (memory, a third-party library) becomes a 500 answer.
+template <class Body>
+void answer_guarded(Exchange& exchange, const Body& body) {
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    exchange.respond(error_response(
+        http_error(Error(Code::out_of_memory, "Not enough memory to prepare this request."), false)));
+  } catch (const std::exception& e) {
+    exchange.respond(error_response(http_error(
+        Error(Code::internal, std::string("The request could not be prepared: ") + e.what()), false)));
+  }
+}
+
+}  // namespace rorqual::server

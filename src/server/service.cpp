@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared state of the routes.
+#include "server/service.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace rorqual::server {
+
+namespace {
+
+void log_exception(const char* what) {
+  spdlog::error("http  a request failed with an exception: {}", what);
+}
+
+}  // namespace
+
+int64_t unix_time_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Backend::Backend(runtime::Engine& e, const text::Tokenizer& t, const ServerOptions& options)
+    : engine(e), tokenizer(t), model_names(options.served_model_names) {
+  const runtime::EngineInfo& info = engine.info();
+  max_model_len = info.max_model_len;
+  if (model_names.empty()) model_names.push_back(info.model_name);
+  policy.model_names = model_names;
+  policy.max_choices = options.max_choices;
+  policy.max_logprobs = options.max_logprobs;
+  policy.max_top_logprobs =
+      options.max_logprobs < 0 ? static_cast<int32_t>(info.vocab_size) : options.max_logprobs;
+  fingerprint = "rorqual-" + (options.version.empty() ? std::string("dev") : options.version);
+  if (!options.commit.empty()) fingerprint += "-" + options.commit.substr(0, 7);
+  fingerprint += "-" + info.numerics + "-" + info.kernels;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    token_bytes_max = std::max(token_bytes_max, static_cast<int64_t>(tokenizer.token_bytes(id).size()));
+  }
+}
+
+Service::Service(ServerOptions o)
+    : options(std::move(o)),
+      started_at_s(unix_time_s()),
+      prepare_pool(std::max<size_t>(1, options.text_threads), log_exception),
+      delivery_pool(1, log_exception) {}
+
+void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) {
+  RORQUAL_CHECK(!owned_backend_);
+  owned_backend_ = std::make_unique<Backend>(engine, tokenizer, options);
+  const runtime::EngineInfo& info = engine.info();
+  metrics_ = std::make_unique<Metrics>(MetricsLabels{.model_name = owned_backend_->model_names.front(),
+                                                     .version = options.version,
+                                                     .commit = options.commit,
+                                                     .numerics = info.numerics,
+                                                     .kernels = info.kernels,
+                                                     .max_model_len = info.max_model_len});
+  backend_.store(owned_backend_.get());
+}
+
+void Service::add(const std::shared_ptr<Generation>& generation) {
+  const std::lock_guard lock(mutex_);
+  if (generations_.size() >= prune_at_) {
+    std::erase_if(generations_, [](const auto& weak) { return weak.expired(); });
+    prune_at_ = std::max<size_t>(64, generations_.size() * 2);
+  }
+  generations_.push_back(generation);
+}
+
+std::vector<std::shared_ptr<Generation>> Service::live_generations() {
+  std::vector<std::shared_ptr<Generation>> live;
+  const std::lock_guard lock(mutex_);
+  for (const auto& weak : generations_) {
+    if (auto generation = weak.lock()) live.push_back(std::move(generation));
+  }
+  return live;
+}
+
+}  // namespace rorqual::server

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all routes share: the engine and tokenizer once they are there, options, workers, metrics, running
+// requests.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "api/policy.h"
+#include "base/check.h"
+#include "server/generation.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/server.h"
+#include "server/worker_pool.h"
+
+namespace rorqual::server {
+
+/// The model side; immutable once it exists.
+struct Backend {
+  Backend(runtime::Engine& e, const text::Tokenizer& t, const ServerOptions& options);
+
+  runtime::Engine& engine;
+  const text::Tokenizer& tokenizer;
+  std::vector<std::string> model_names;  // the first one is printed in metrics
+  api::ApiPolicy policy;
+  std::string fingerprint;      // system_fingerprint of answers
+  int64_t token_bytes_max = 1;  // longest token: bounds the tokens of a text from below
+  int64_t max_model_len = 0;
+};
+
+/// Any thread.
+class Service {
+ public:
+  explicit Service(ServerOptions o);
+
+  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer);
+
+  bool is_attached() const { return backend_.load() != nullptr; }
+
+  const Backend& backend() const {
+    const Backend* b = backend_.load();
+    RORQUAL_CHECK(b != nullptr);
+    return *b;
+  }
+
+  Metrics& metrics() const { return *metrics_; }  // after attach
+
+  /// Remembers a running generation for shutdown.
+  void add(const std::shared_ptr<Generation>& generation);
+  std::vector<std::shared_ptr<Generation>> live_generations();
+
+  const ServerOptions options;
+  const int64_t started_at_s;  // Unix time
+  std::atomic<bool> is_draining{false};
+  std::atomic<double> load_progress{0};
+  WorkerPool prepare_pool;   // parse, render, tokenise; answers that come in one piece
+  WorkerPool delivery_pool;  // pieces of streams: never behind a long text
+
+ private:
+  std::unique_ptr<Backend> owned_backend_;
+  std::unique_ptr<Metrics> metrics_;
+  std::atomic<const Backend*> backend_{nullptr};
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Generation>> generations_;
+  size_t prune_at_ = 64;
+};
+
+int64_t unix_time_s();
+
+/// Handlers of routes that need the model. They run on the IO thread and hand the work to a pool at once.
+void handle_chat(Service& service, std::shared_ptr<Exchange> exchange);
+void handle_completion(Service& service, std::shared_ptr<Exchange> exchange);
+void handle_tokenize(Service& service, std::shared_ptr<Exchange> exchange);
+void handle_detokenize(Service& service, std::shared_ptr<Exchange> exchange);
+
+/// Short answers, given on the IO thread.
+void handle_models(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_model(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_metrics(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_health(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_ready(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_version(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_load(const Service& service, const std::shared_ptr<Exchange>& exchange);
+
+}  // namespace rorqual::server
