@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one row, scalar: blocks of 64 entries, running maximum, one sink. docs/numerics.md, "Attention".
+// Attention of one row, scalar: blocks of 64 entries, running maximum, one sink. docs/numerics.md,
+// "Attention".
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
-#include "kernels/ref/attention_operators.h"
-#include "num/bf16.h"
+#include "kernels/ref/operators_ref.h"
+#include "num/formats.h"
 #include "num/vector_math.h"
 
 namespace rorqual::kernels::ref {
@@ -15,17 +16,18 @@ namespace {
 constexpr int64_t kBlockEntries = 64;
 constexpr float kNoMaximum = -1e30f;
 
-/// Linear order over one 32-wide block: an FMA chain over even k and one over odd k; strides in floats.
-float block_dot(const float* a, const float* b, int64_t b_stride) {
+/// Linear order over one 32-wide block: an FMA chain over even k and one over odd k.
+float block_dot(const float* a, const float* b) {
   float even = 0, odd = 0;
   for (int64_t k = 0; k < 32; k += 2) {
-    even = std::fma(a[k], b[k * b_stride], even);
-    odd = std::fma(a[k + 1], b[(k + 1) * b_stride], odd);
+    even = std::fma(a[k], b[k], even);
+    odd = std::fma(a[k + 1], b[k + 1], odd);
   }
   return even + odd;
 }
 
-/// Reduction order over the 64 entries of a block: element i to chain i mod 16, then c[j] += c[j+8], +4, +2, +1.
+/// Reduction order over the 64 entries of a block: element i to chain i mod 16, then c[j] += c[j+8], +4, +2,
+/// +1.
 float sum_64(const float* x) {
   float chain[16];
   for (int64_t j = 0; j < 16; ++j) chain[j] = ((x[j] + x[j + 16]) + x[j + 32]) + x[j + 48];
@@ -41,7 +43,11 @@ struct Block {
   int64_t count;         // <= 64
   int64_t head_dim;
 
-  bool any_valid() const { return std::any_of(valid, valid + count, [](uint8_t v) { return v != 0; }); }
+  bool has(int64_t s) const { return s < count && valid[s] != 0; }
+
+  bool any_valid() const {
+    return std::any_of(valid, valid + count, [](uint8_t v) { return v != 0; });
+  }
 };
 
 /// Scores of one head; -inf for invalid and missing entries.
@@ -51,15 +57,16 @@ void block_scores(const float* q, const Block& block, float scale, float* scores
     if (!block.valid[s]) continue;
     float acc = 0;
     for (int64_t k = 0; k < block.head_dim; k += 32) {
-      acc += block_dot(q + k, block.keys + s * block.head_dim + k, 1);
+      acc += block_dot(q + k, block.keys + s * block.head_dim + k);
     }
     scores[s] = acc * scale;
   }
 }
 
-/// One value dimension of P·V: two 32-blocks of entries in the linear order; `column` is [64], zero where invalid.
+/// One value dimension of P·V: two 32-blocks of entries in the linear order; `column` is [64], zero where
+/// invalid.
 float block_value(const float* p, const float* column) {
-  return (0.0f + block_dot(p, column, 1)) + block_dot(p + 32, column + 32, 1);
+  return (0.0f + block_dot(p, column)) + block_dot(p + 32, column + 32);
 }
 
 struct Head {
@@ -69,63 +76,65 @@ struct Head {
   Numerics numerics;
 };
 
-void attend_head(const Head& head, const float* keys, const uint8_t* valid, int64_t num_slots, int64_t head_dim,
-                 float* out, float* block_max) {
-  float scores[kBlockEntries], p[kBlockEntries], column[kBlockEntries];
-  const auto block_at = [&](int64_t begin) {
-    return Block{keys + begin * head_dim, valid + begin, std::min(kBlockEntries, num_slots - begin), head_dim};
+/// `workspace`: scores [blocks][64], then block maxima [blocks].
+void attend_head(const Head& head, const float* keys, const uint8_t* valid, int64_t num_slots,
+                 int64_t head_dim, float* out, float* workspace) {
+  const int64_t num_blocks = (num_slots + kBlockEntries - 1) / kBlockEntries;
+  float* block_max = workspace + num_blocks * kBlockEntries;
+  const auto block_at = [&](int64_t i) {
+    const int64_t begin = i * kBlockEntries;
+    return Block{keys + begin * head_dim, valid + begin, std::min(kBlockEntries, num_slots - begin),
+                 head_dim};
   };
   float last = kNoMaximum;
-  for (int64_t begin = 0; begin < num_slots; begin += kBlockEntries) {
-    block_scores(head.q, block_at(begin), head.scale, scores);
-    for (const float s : scores) last = s > last ? s : last;
-    block_max[begin / kBlockEntries] = last;
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    float* scores = workspace + i * kBlockEntries;
+    block_scores(head.q, block_at(i), head.scale, scores);
+    for (int64_t s = 0; s < kBlockEntries; ++s) last = scores[s] > last ? scores[s] : last;
+    block_max[i] = last;
   }
 
+  float p[kBlockEntries], column[kBlockEntries];
   float denominator = 0;
   std::fill(out, out + head_dim, 0.0f);
-  bool any = false;
-  for (int64_t begin = 0; begin < num_slots; begin += kBlockEntries) {
-    const Block block = block_at(begin);
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    const Block block = block_at(i);
     if (!block.any_valid()) continue;
-    any = true;
-    const float m = block_max[begin / kBlockEntries];
-    block_scores(head.q, block, head.scale, scores);
     for (int64_t s = 0; s < kBlockEntries; ++s) {
-      p[s] = s < block.count && block.valid[s] ? num::exp_f32(scores[s] - m) : 0.0f;
+      p[s] = block.has(s) ? num::exp(workspace[i * kBlockEntries + s] - block_max[i]) : 0.0f;
     }
-    const float weight = num::exp_f32(m - last);
+    const float weight = num::exp(block_max[i] - last);
     denominator = std::fma(weight, sum_64(p), denominator);
     if (head.numerics == Numerics::reference) {
-      for (float& v : p) v = num::round_bf16(v);
+      for (float& v : p) v = num::bf16_round(v);
     }
     for (int64_t d = 0; d < head_dim; ++d) {
-      for (int64_t s = 0; s < kBlockEntries; ++s) {
-        column[s] = s < block.count && block.valid[s] ? block.keys[s * head_dim + d] : 0.0f;
-      }
+      for (int64_t s = 0; s < kBlockEntries; ++s)
+        column[s] = block.has(s) ? block.keys[s * head_dim + d] : 0.0f;
       out[d] = std::fma(weight, block_value(p, column), out[d]);
     }
   }
-  if (!any) return;
-  denominator += num::exp_f32(head.sink - last);
+  if (denominator == 0.0f) return;  // no entry at all: zeros
+  denominator += num::exp(head.sink - last);
   for (int64_t d = 0; d < head_dim; ++d) {
     const float value = out[d] / denominator;
-    out[d] = head.numerics == Numerics::reference ? num::round_bf16(value) : value;
+    out[d] = head.numerics == Numerics::reference ? num::bf16_round(value) : value;
   }
 }
 
 }  // namespace
 
 void attend(const float* q, int64_t num_heads, int64_t head_dim, const float* keys, const uint8_t* valid,
-            int64_t num_slots, const float* sink, float scale, Numerics numerics, float* out, float* workspace) {
+            int64_t num_slots, const float* sink, float scale, Numerics numerics, float* out,
+            float* workspace) {
   for (int64_t h = 0; h < num_heads; ++h) {
-    attend_head({q + h * head_dim, sink[h], scale, numerics}, keys, valid, num_slots, head_dim, out + h * head_dim,
-                workspace);
+    attend_head({q + h * head_dim, sink[h], scale, numerics}, keys, valid, num_slots, head_dim,
+                out + h * head_dim, workspace);
   }
 }
 
 int64_t attend_workspace(int64_t /*num_heads*/, int64_t /*head_dim*/, int64_t num_slots) {
-  return (num_slots + kBlockEntries - 1) / kBlockEntries + 1;
+  return (num_slots + kBlockEntries - 1) / kBlockEntries * (kBlockEntries + 1);
 }
 
 }  // namespace rorqual::kernels::ref

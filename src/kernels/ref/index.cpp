@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/ref/attention_operators.h"
-#include "num/bf16.h"
+#include "kernels/ref/operators_ref.h"
+#include "num/formats.h"
 
 namespace rorqual::kernels::ref {
 namespace {
@@ -33,51 +33,49 @@ uint32_t order_key(float value) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The k-th largest order key of scores[count] (k <= number of keys above 0), and how many keys are larger.
+/// The k-th largest order key (k <= how many are above 0), and how many keys are larger than it.
 struct Threshold {
   uint32_t key = 0;
   int64_t larger = 0;
 };
 
-Threshold kth_largest(const float* scores, int64_t count, int64_t k) {
+/// Radix selection over the keys key_at(0) … key_at(count - 1), most significant byte first.
+template <class KeyAt>
+Threshold kth_largest(int64_t count, int64_t k, const KeyAt& key_at) {
   Threshold result;
-  uint32_t prefix = 0, mask = 0;
+  uint32_t mask = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
     int64_t histogram[256] = {};
     for (int64_t i = 0; i < count; ++i) {
-      const uint32_t key = order_key(scores[i]);
-      if ((key & mask) == prefix) ++histogram[(key >> shift) & 255u];
+      const uint32_t key = key_at(i);
+      if ((key & mask) == result.key) ++histogram[(key >> shift) & 255u];
     }
     uint32_t digit = 255;
-    while (result.larger + histogram[digit] < k) {
-      result.larger += histogram[digit];
-      --digit;
-    }
-    prefix |= digit << shift;
+    while (result.larger + histogram[digit] < k) result.larger += histogram[digit--];
+    result.key |= digit << shift;
     mask |= 255u << shift;
   }
-  result.key = prefix;
   return result;
 }
 
 }  // namespace
 
-void index_scores(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys, int64_t count,
-                  Numerics numerics, float* scores) {
+void index_scores(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys,
+                  int64_t count, Numerics numerics, float* scores) {
   for (int64_t i = 0; i < count; ++i) {
     float sum = 0;
     for (int64_t h = 0; h < heads; ++h) {
       float dot = linear_dot(q + h * index_dim, keys + i * index_dim, index_dim);
       if (numerics == Numerics::reference) {
-        dot = num::round_bf16(dot);
+        dot = num::bf16_round(dot);
         dot = dot > 0.0f ? dot : 0.0f;
-        sum += num::round_bf16(dot * w[h]);
+        sum += num::bf16_round(dot * w[h]);
       } else {
         dot = dot > 0.0f ? dot : 0.0f;
         sum = std::fma(dot, w[h], sum);
       }
     }
-    scores[i] = numerics == Numerics::reference ? num::round_bf16(sum) : sum;
+    scores[i] = numerics == Numerics::reference ? num::bf16_round(sum) : sum;
   }
 }
 
@@ -87,7 +85,7 @@ int64_t top_k(const float* scores, int64_t count, int64_t k, int32_t* selected, 
   for (int64_t i = 0; i < count; ++i) usable += order_key(scores[i]) != 0;
   const int64_t taken = std::min(k, usable);
   if (taken <= 0) return 0;
-  const Threshold threshold = kth_largest(scores, count, taken);
+  const Threshold threshold = kth_largest(count, taken, [&](int64_t i) { return order_key(scores[i]); });
 
   int64_t out = 0, ties_left = taken - threshold.larger;
   float smallest_taken = std::numeric_limits<float>::infinity();
@@ -112,7 +110,7 @@ int64_t candidate_blocks(const float* scores, int64_t count, int64_t block_size,
   if (count <= 0 || num_blocks <= 0) return 0;
   const int64_t total = (count + block_size - 1) / block_size;
   const int64_t newest = (count - 1) / block_size;
-  // Bisection over order keys would need the maxima stored; they are cheap to recompute from the scores instead.
+  // Maxima are recomputed where they are needed, so that no memory is.
   const auto block_key = [&](int64_t b) {
     if (b == newest) return std::numeric_limits<uint32_t>::max();
     uint32_t best = 0;
@@ -124,24 +122,12 @@ int64_t candidate_blocks(const float* scores, int64_t count, int64_t block_size,
   for (int64_t b = 0; b < total; ++b) usable += block_key(b) != 0;
   const int64_t taken = std::min(num_blocks, usable);
 
-  uint32_t prefix = 0, mask = 0;
-  int64_t larger = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    int64_t histogram[256] = {};
-    for (int64_t b = 0; b < total; ++b) {
-      const uint32_t key = block_key(b);
-      if ((key & mask) == prefix) ++histogram[(key >> shift) & 255u];
-    }
-    uint32_t digit = 255;
-    while (larger + histogram[digit] < taken) larger += histogram[digit--];
-    prefix |= digit << shift;
-    mask |= 255u << shift;
-  }
-  int64_t out = 0, ties_left = taken - larger;
+  const Threshold threshold = kth_largest(total, taken, block_key);
+  int64_t out = 0, ties_left = taken - threshold.larger;
   for (int64_t b = 0; b < total; ++b) {
     const uint32_t key = block_key(b);
-    if (key == 0 || key < prefix || (key == prefix && ties_left <= 0)) continue;
-    ties_left -= key == prefix;
+    if (key == 0 || key < threshold.key || (key == threshold.key && ties_left <= 0)) continue;
+    ties_left -= key == threshold.key;
     blocks[out++] = static_cast<int32_t>(b);
   }
   return taken;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one row on AVX2. Scores: lanes are heads, keys are broadcast, so a key is never transposed. P·V: lanes
-// are value dimensions, probabilities are broadcast. Same order of every sum as kernels/ref/attention.cpp.
+// Attention of one row on AVX2. Scores: lanes are heads, keys are broadcast, so a key is never transposed.
+// P·V: lanes are value dimensions, probabilities are broadcast. Same order of every sum as
+// kernels/ref/attention.cpp.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -16,7 +17,9 @@ constexpr int64_t kBlockEntries = 64;
 constexpr int64_t kValueTile = 16;  // value dimensions packed at a time: 64 entries x 16 floats = 4 KiB
 constexpr float kNoMaximum = -1e30f;
 
-int64_t padded_heads(int64_t num_heads) { return (num_heads + 7) / 8 * 8; }
+int64_t padded_heads(int64_t num_heads) {
+  return (num_heads + 7) / 8 * 8;
+}
 
 struct Row {
   int64_t num_heads, lanes;  // lanes: heads padded to 8
@@ -30,6 +33,7 @@ struct Row {
   float* tile;         // [64][16]
 
   bool has(int64_t s) const { return s < num_slots && valid[s] != 0; }
+
   bool any(int64_t begin, int64_t end) const {
     for (int64_t s = begin; s < end; ++s) {
       if (has(s)) return true;
@@ -65,7 +69,7 @@ void transpose_queries(const Row& row, const float* q) {
 template <int Rows, int Vecs>
 void score_tile(const Row& row, int64_t s, int64_t h, int64_t d) {
   float* out = row.scores + s * row.lanes + h;
-  __m256 acc[Rows][Vecs];
+  TileAcc<Rows, Vecs> acc;
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 2
@@ -95,7 +99,8 @@ void score_slots(const Row& row, int64_t begin, int64_t end, int64_t h) {
 void score_block(const Row& row, int64_t begin) {
   const int64_t end = begin + kBlockEntries < row.num_slots ? begin + kBlockEntries : row.num_slots;
   float* scores = row.scores + begin * row.lanes;
-  for (int64_t i = 0; i < kBlockEntries * row.lanes; i += 8) _mm256_storeu_ps(scores + i, _mm256_setzero_ps());
+  for (int64_t i = 0; i < kBlockEntries * row.lanes; i += 8)
+    _mm256_storeu_ps(scores + i, _mm256_setzero_ps());
   int64_t h = 0;
   for (; h + 16 <= row.lanes; h += 16) score_slots<2>(row, begin, end, h);
   for (; h < row.lanes; h += 8) score_slots<1>(row, begin, end, h);
@@ -123,7 +128,8 @@ __m256 sum_64(const float* p, int64_t lanes) {
   __m256 chain[16];
   for (int64_t j = 0; j < 16; ++j) {
     chain[j] = _mm256_loadu_ps(p + j * lanes);
-    for (int64_t i = 1; i < 4; ++i) chain[j] = _mm256_add_ps(chain[j], _mm256_loadu_ps(p + (j + 16 * i) * lanes));
+    for (int64_t i = 1; i < 4; ++i)
+      chain[j] = _mm256_add_ps(chain[j], _mm256_loadu_ps(p + (j + 16 * i) * lanes));
   }
   for (int64_t width = 8; width >= 1; width /= 2) {
     for (int64_t j = 0; j < width; ++j) chain[j] = _mm256_add_ps(chain[j], chain[j + width]);
@@ -131,7 +137,8 @@ __m256 sum_64(const float* p, int64_t lanes) {
   return chain[0];
 }
 
-/// Scores of block i become probabilities in place; block_max[i] becomes the block's weight; denominators grow.
+/// Scores of block i become probabilities in place; block_max[i] becomes the block's weight; denominators
+/// grow.
 void soften_block(const Row& row, int64_t i, const float* last_max, bool round) {
   float* p = row.scores + i * kBlockEntries * row.lanes;
   for (int64_t h = 0; h < row.lanes; h += 8) {
@@ -140,16 +147,16 @@ void soften_block(const Row& row, int64_t i, const float* last_max, bool round) 
     for (int64_t s = 0; s < kBlockEntries; ++s) {
       float* at = p + s * row.lanes + h;
       const bool has = row.has(i * kBlockEntries + s);
-      _mm256_storeu_ps(at, has ? exp_ps(_mm256_sub_ps(_mm256_loadu_ps(at), m)) : _mm256_setzero_ps());
+      _mm256_storeu_ps(at, has ? exp8(_mm256_sub_ps(_mm256_loadu_ps(at), m)) : _mm256_setzero_ps());
     }
-    const __m256 weight = exp_ps(_mm256_sub_ps(m, _mm256_loadu_ps(last_max + h)));
+    const __m256 weight = exp8(_mm256_sub_ps(m, _mm256_loadu_ps(last_max + h)));
     _mm256_storeu_ps(max_at, weight);
     float* den = row.denominator + h;
     _mm256_storeu_ps(den, _mm256_fmadd_ps(weight, sum_64(p + h, row.lanes), _mm256_loadu_ps(den)));
     if (!round) continue;
     for (int64_t s = 0; s < kBlockEntries; ++s) {
       float* at = p + s * row.lanes + h;
-      _mm256_storeu_ps(at, round_bf16_ps(_mm256_loadu_ps(at)));
+      _mm256_storeu_ps(at, round_bf16_8(_mm256_loadu_ps(at)));
     }
   }
 }
@@ -173,10 +180,11 @@ void pack_values(const Row& row, int64_t begin, int64_t d) {
 template <int Rows>
 void value_tile(const Row& row, int64_t i, int64_t h, int halves, float* out) {
   const float* p = row.scores + i * kBlockEntries * row.lanes + h;
-  __m256 acc[Rows][2];
+  TileAcc<Rows, 2> acc;
   tile_zero<Rows, 2>(acc);
   for (int half = 0; half < halves; ++half) {
-    tile_block<Rows, 2>({p + 32 * half * row.lanes, 1, row.lanes}, row.tile + 32 * half * kValueTile, kValueTile, acc);
+    tile_block<Rows, 2>({p + 32 * half * row.lanes, 1, row.lanes}, row.tile + 32 * half * kValueTile,
+                        kValueTile, acc);
   }
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
@@ -205,17 +213,18 @@ void value_block(const Row& row, int64_t i, float* out) {
 }
 
 /// Adds the sink to the denominators of 8 heads and divides.
-void divide_heads(const Row& row, int64_t h, const float* sink, const float* last_max, bool round, float* out) {
+void divide_heads(const Row& row, int64_t h, const float* sink, const float* last_max, bool round,
+                  float* out) {
   float sinks[8] = {}, denominators[8];
   for (int64_t r = 0; r < 8 && h + r < row.num_heads; ++r) sinks[r] = sink[h + r];
-  const __m256 extra = exp_ps(_mm256_sub_ps(_mm256_loadu_ps(sinks), _mm256_loadu_ps(last_max + h)));
+  const __m256 extra = exp8(_mm256_sub_ps(_mm256_loadu_ps(sinks), _mm256_loadu_ps(last_max + h)));
   _mm256_storeu_ps(denominators, _mm256_add_ps(_mm256_loadu_ps(row.denominator + h), extra));
   for (int64_t r = 0; r < 8 && h + r < row.num_heads; ++r) {
     const __m256 den = _mm256_set1_ps(denominators[r]);
     float* head = out + (h + r) * row.head_dim;
     for (int64_t d = 0; d < row.head_dim; d += 8) {
       const __m256 value = _mm256_div_ps(_mm256_loadu_ps(head + d), den);
-      _mm256_storeu_ps(head + d, round ? round_bf16_ps(value) : value);
+      _mm256_storeu_ps(head + d, round ? round_bf16_8(value) : value);
     }
   }
 }
@@ -223,7 +232,8 @@ void divide_heads(const Row& row, int64_t h, const float* sink, const float* las
 }  // namespace
 
 void attend(const float* q, int64_t num_heads, int64_t head_dim, const float* keys, const uint8_t* valid,
-            int64_t num_slots, const float* sink, float scale, Numerics numerics, float* out, float* workspace) {
+            int64_t num_slots, const float* sink, float scale, Numerics numerics, float* out,
+            float* workspace) {
   Row row = make_row(num_heads, head_dim, num_slots, workspace);
   row.keys = keys;
   row.valid = valid;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hyper-connections on AVX2: collapse and expand over lanes of the model width. The mixes of one row are a few dozen
-// values, so they stay with the scalar code.
+// Hyper-connections on AVX2: collapse and expand over lanes of the model width. The mixes of one row are a
+// few dozen values, so they stay with the scalar code.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -14,13 +14,9 @@ namespace {
 
 constexpr int64_t kMaxStreams = 8;
 
-/// Lanes [0, count) of 8 set.
-__m256i lane_mask(int64_t count) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count < 8 ? count : 8)),
-                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+__m256 finish(__m256 value, bool round) {
+  return round ? round_bf16_8(value) : value;
 }
-
-__m256 finish(__m256 value, bool round) { return round ? round_bf16_ps(value) : value; }
 
 struct Expand {
   const float* y;
@@ -36,7 +32,7 @@ template <int N>
 void expand_columns(const Expand& e, int64_t begin, int64_t end) {
   for (int64_t c = begin; c < end; c += 8) {
     const __m256 y = _mm256_loadu_ps(e.y + c);
-    __m256 old[N];
+    __m256 old[static_cast<size_t>(N)];
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) old[j] = _mm256_loadu_ps(e.streams + j * e.width + c);
 #pragma GCC unroll 8
@@ -51,29 +47,33 @@ void expand_columns(const Expand& e, int64_t begin, int64_t end) {
 
 /// The same for any number of streams and any number of columns up to 8.
 void expand_tail(const Expand& e, int64_t n, int64_t c, int64_t count) {
-  const __m256i mask = lane_mask(count);
+  const __m256i mask = first_lanes(count);
   const __m256 y = _mm256_maskload_ps(e.y + c, mask);
   __m256 old[kMaxStreams];
   for (int64_t j = 0; j < n; ++j) old[j] = _mm256_maskload_ps(e.streams + j * e.width + c, mask);
   for (int64_t k = 0; k < n; ++k) {
     __m256 acc = _mm256_mul_ps(_mm256_broadcast_ss(e.post + k), y);
-    for (int64_t j = 0; j < n; ++j) acc = _mm256_fmadd_ps(_mm256_broadcast_ss(e.comb + j * n + k), old[j], acc);
+    for (int64_t j = 0; j < n; ++j)
+      acc = _mm256_fmadd_ps(_mm256_broadcast_ss(e.comb + j * n + k), old[j], acc);
     _mm256_maskstore_ps(e.streams + k * e.width + c, mask, finish(acc, e.round));
   }
 }
 
 }  // namespace
 
-void hyper_mixes(const float* products, float mean_square, const HyperWeights& weights, int64_t n, float norm_eps,
-                 float hc_eps, int sinkhorn_iters, float* pre, float* post, float* comb) {
+void hyper_mixes(const float* products, float mean_square, const HyperWeights& weights, int64_t n,
+                 float norm_eps, float hc_eps, int sinkhorn_iters, float* pre, float* post, float* comb) {
   ref::hyper_mixes(products, mean_square, weights, n, norm_eps, hc_eps, sinkhorn_iters, pre, post, comb);
 }
 
-void sinkhorn(float* comb, int64_t n, int iters, float eps) { ref::sinkhorn(comb, n, iters, eps); }
+void sinkhorn(float* comb, int64_t n, int iters, float eps) {
+  ref::sinkhorn(comb, n, iters, eps);
+}
 
-void hyper_collapse(const float* streams, const float* pre, int64_t n, int64_t width, bool round_bf16, float* y) {
+void hyper_collapse(const float* streams, const float* pre, int64_t n, int64_t width, bool round_bf16,
+                    float* y) {
   for (int64_t c = 0; c < width; c += 8) {
-    const __m256i mask = lane_mask(width - c);
+    const __m256i mask = first_lanes(width - c);
     __m256 acc = _mm256_mul_ps(_mm256_broadcast_ss(pre), _mm256_maskload_ps(streams + c, mask));
     for (int64_t i = 1; i < n; ++i) {
       const __m256 x = _mm256_maskload_ps(streams + i * width + c, mask);
@@ -83,8 +83,8 @@ void hyper_collapse(const float* streams, const float* pre, int64_t n, int64_t w
   }
 }
 
-void hyper_expand(const float* y, const float* post, const float* comb, int64_t n, int64_t width, bool round_bf16,
-                  float* streams) {
+void hyper_expand(const float* y, const float* post, const float* comb, int64_t n, int64_t width,
+                  bool round_bf16, float* streams) {
   if (n > kMaxStreams) {
     ref::hyper_expand(y, post, comb, n, width, round_bf16, streams);  // refuses
     return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Index scores on AVX2: lanes are keys, transposed 16 at a time; queries are broadcast. Selection stays with the scalar
-// code, whose cost is small beside the scores.
+// Index scores on AVX2: lanes are keys, transposed 16 at a time; queries are broadcast. Selection stays with
+// the scalar code, whose cost is small beside the scores.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -50,7 +50,8 @@ void transpose_keys(const float* keys, int64_t count, int64_t index_dim, float* 
       continue;
     }
     for (int64_t d = 0; d < index_dim; ++d) {
-      for (int64_t i = lane; i < lane + 8; ++i) kt[d * kKeyTile + i] = i < count ? keys[i * index_dim + d] : 0.0f;
+      for (int64_t i = lane; i < lane + 8; ++i)
+        kt[d * kKeyTile + i] = i < count ? keys[i * index_dim + d] : 0.0f;
     }
   }
 }
@@ -65,10 +66,11 @@ struct Query {
 /// Adds Rows heads from `h` on to the sums of 16 keys.
 template <int Rows>
 void add_heads(const Query& query, int64_t h, const float* kt, __m256 (&sum)[2]) {
-  __m256 acc[Rows][2];
+  TileAcc<Rows, 2> acc;
   tile_zero<Rows, 2>(acc);
   for (int64_t d = 0; d < query.index_dim; d += 32) {
-    tile_block<Rows, 2>({query.q + h * query.index_dim + d, query.index_dim, 1}, kt + d * kKeyTile, kKeyTile, acc);
+    tile_block<Rows, 2>({query.q + h * query.index_dim + d, query.index_dim, 1}, kt + d * kKeyTile, kKeyTile,
+                        acc);
   }
   const __m256 zero = _mm256_setzero_ps();
 #pragma GCC unroll 4
@@ -77,8 +79,8 @@ void add_heads(const Query& query, int64_t h, const float* kt, __m256 (&sum)[2])
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
       if (query.round) {
-        const __m256 dot = _mm256_max_ps(round_bf16_ps(acc[r][v]), zero);
-        sum[v] = _mm256_add_ps(sum[v], round_bf16_ps(_mm256_mul_ps(dot, w)));
+        const __m256 dot = _mm256_max_ps(round_bf16_8(acc[r][v]), zero);
+        sum[v] = _mm256_add_ps(sum[v], round_bf16_8(_mm256_mul_ps(dot, w)));
       } else {
         sum[v] = _mm256_fmadd_ps(_mm256_max_ps(acc[r][v], zero), w, sum[v]);
       }
@@ -91,14 +93,14 @@ void score_keys(const Query& query, const float* kt, float* scores) {
   int64_t h = 0;
   for (; h + 4 <= query.heads; h += 4) add_heads<4>(query, h, kt, sum);
   for (; h < query.heads; ++h) add_heads<1>(query, h, kt, sum);
-  _mm256_storeu_ps(scores, query.round ? round_bf16_ps(sum[0]) : sum[0]);
-  _mm256_storeu_ps(scores + 8, query.round ? round_bf16_ps(sum[1]) : sum[1]);
+  _mm256_storeu_ps(scores, query.round ? round_bf16_8(sum[0]) : sum[0]);
+  _mm256_storeu_ps(scores + 8, query.round ? round_bf16_8(sum[1]) : sum[1]);
 }
 
 }  // namespace
 
-void index_scores(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys, int64_t count,
-                  Numerics numerics, float* scores) {
+void index_scores(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys,
+                  int64_t count, Numerics numerics, float* scores) {
   if (index_dim > kMaxIndexDim) {
     ref::index_scores(q, w, heads, index_dim, keys, count, numerics, scores);
     return;
