@@ -2,8 +2,8 @@
 // exp, log1p and what is built on them, for model values: the one implementation of all tiers
 // (docs/numerics.md). Only F32 add, multiply, divide, explicit fma and integer operations, in a fixed order
 // and without branches on data, so that a vector lane does the same sequence (kernels/cpu/avx2/math_avx2.h).
-// Subnormal results are zero, as compute threads flush them. Polynomials are own least-maximum fits. Errors
-// are measured over all F32 arguments by the test.
+// Subnormal results are zero, as compute threads flush them. The polynomials are least-maximum
+// fits. Stated errors are upper bounds of what the test measures.
 #pragma once
 
 #include <cmath>

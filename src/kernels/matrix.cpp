@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/matrix.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/panel.h"
+#include "num/formats.h"
+
+namespace rorqual::kernels {
+namespace {
+
+// When may a block scale 2^s be applied to the block's sum instead of to its operands, and give the same
+// bits? When no operand, product or partial sum leaves the normal range of F32 in either form. Activations in
+// front of scaled weights are E4M3 values times 2^n with n >= -22 (the quantiser's floor), so they are
+// multiples of 2^-31; E4M3 weights are multiples of 2^-9 (E2M1: 2^-1). Every sum of products is then a
+// multiple of 2^(-40+s) scaled and of 2^-40 unscaled: nothing can fall below 2^-126 while s >= -86. Above:
+// with |x| < 2^64, a sum of 32 products is less than 2^(5 + 64 + 9) = 2^78 unscaled, and scaled stays below
+// 2^128 while s <= 49. Blocks of zeros do not count: they contribute +0 in both forms, and their scales are
+// often extreme.
+constexpr int kMinNarrowScale = 127 - 86;
+constexpr int kMaxNarrowScale = 127 + 49;
+
+bool is_wide(uint8_t scale) {
+  return scale < kMinNarrowScale || scale > kMaxNarrowScale;
+}
+
+int64_t divide_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// What one call of pack_matrix works on.
+struct PackJob {
+  int64_t rows, cols, num_blocks;
+  const std::byte* src;
+  const uint8_t* src_scales;
+  std::byte* dst;
+  uint8_t* dst_scales;
+  bool wide = false;
+
+  int64_t panel_rows(int64_t panel) const { return std::min(kPanelRows, rows - panel * kPanelRows); }
+
+  int64_t block_cols(int64_t block) const { return std::min(kBlockCols, cols - block * kBlockCols); }
+};
+
+/// f32 [k][row].
+void pack_block_f32(const PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
+  auto* out = reinterpret_cast<uint32_t*>(out_bytes);
+  const int64_t width = job.block_cols(block);
+  for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
+    const std::byte* row = job.src + ((panel * kPanelRows + r) * job.cols + block * kBlockCols) * 4;
+    for (int64_t k = 0; k < width; ++k) std::memcpy(&out[k * kPanelRows + r], row + k * 4, 4);
+  }
+}
+
+/// bf16 [k/2][row]{even, odd}.
+void pack_block_bf16(const PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
+  auto* out = reinterpret_cast<uint16_t*>(out_bytes);
+  const int64_t width = job.block_cols(block);
+  for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
+    const std::byte* row = job.src + ((panel * kPanelRows + r) * job.cols + block * kBlockCols) * 2;
+    for (int64_t k = 0; k < width; ++k) {
+      std::memcpy(&out[(k / 2 * kPanelRows + r) * 2 + k % 2], row + k * 2, 2);
+    }
+  }
+}
+
+/// E4M3 [k][row]; one scale a block.
+void pack_block_fp8(PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
+  auto* out = reinterpret_cast<uint8_t*>(out_bytes);
+  const int64_t width = job.block_cols(block);
+  uint32_t magnitudes = 0;
+  bool has_nan = false;
+  for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
+    const auto* row =
+        reinterpret_cast<const uint8_t*>(job.src) + (panel * kPanelRows + r) * job.cols + block * kBlockCols;
+    for (int64_t k = 0; k < width; ++k) {
+      out[k * kPanelRows + r] = row[k];
+      magnitudes |= row[k] & 0x7fu;
+      has_nan |= (row[k] & 0x7fu) == 0x7fu;
+    }
+  }
+  const int64_t scale_cols = job.num_blocks;
+  const uint8_t scale = job.src_scales[panel * kPanelRows / kBlockCols * scale_cols + block];
+  job.dst_scales[panel * job.num_blocks + block] = scale;
+  // NaN codes and NaN scales also take the careful path: fast decoders do not know them.
+  job.wide |= has_nan || scale == 255 || (magnitudes != 0 && is_wide(scale));
+}
+
+/// E2M1 [k/2][row], even k in the low nibble; a scale per row.
+void pack_block_mxfp4(PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
+  auto* out = reinterpret_cast<uint8_t*>(out_bytes);
+  const int64_t row_bytes = divide_up(job.cols, 2);
+  const int64_t width = job.block_cols(block);
+  uint8_t* scales = job.dst_scales + (panel * job.num_blocks + block) * kPanelRows;
+  std::fill_n(scales, kPanelRows, uint8_t{127});
+  for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
+    const int64_t row_index = panel * kPanelRows + r;
+    const auto* row =
+        reinterpret_cast<const uint8_t*>(job.src) + row_index * row_bytes + block * kBlockCols / 2;
+    uint32_t magnitudes = 0;
+    for (int64_t k = 0; k < width; k += 2) {
+      const uint8_t byte = k + 1 < width ? row[k / 2] : static_cast<uint8_t>(row[k / 2] & 15u);
+      out[k / 2 * kPanelRows + r] = byte;
+      magnitudes |= byte & 0x77u;
+    }
+    scales[r] = job.src_scales[row_index * job.num_blocks + block];
+    job.wide |= scales[r] == 255 || (magnitudes != 0 && is_wide(scales[r]));
+  }
+}
+
+}  // namespace
+
+int64_t packed_data_bytes(WeightFormat format, int64_t rows, int64_t cols) {
+  return divide_up(rows, kPanelRows) * divide_up(cols, kBlockCols) * block_bytes(format);
+}
+
+int64_t packed_scale_bytes(WeightFormat format, int64_t rows, int64_t cols) {
+  return divide_up(rows, kPanelRows) * divide_up(cols, kBlockCols) * block_scale_bytes(format);
+}
+
+int64_t source_row_bytes(WeightFormat format, int64_t cols) {
+  switch (format) {
+    case WeightFormat::f32:
+      return cols * 4;
+    case WeightFormat::bf16:
+      return cols * 2;
+    case WeightFormat::fp8_block32:
+      return cols;
+    case WeightFormat::mxfp4:
+      return divide_up(cols, 2);
+  }
+  return 0;
+}
+
+Matrix pack_matrix(WeightFormat format, int64_t rows, int64_t cols, const std::byte* src,
+                   const uint8_t* src_scales, std::byte* dst, uint8_t* dst_scales) {
+  RORQUAL_CHECK(rows >= 0 && cols >= 0);
+  PackJob job{rows, cols, divide_up(cols, kBlockCols), src, src_scales, dst, dst_scales};
+  const int64_t bytes = block_bytes(format);
+  for (int64_t panel = 0; panel < divide_up(rows, kPanelRows); ++panel) {
+    for (int64_t block = 0; block < job.num_blocks; ++block) {
+      std::byte* out = dst + (panel * job.num_blocks + block) * bytes;
+      if (job.panel_rows(panel) < kPanelRows || job.block_cols(block) < kBlockCols) {
+        std::memset(out, 0, static_cast<size_t>(bytes));
+      }
+      switch (format) {
+        case WeightFormat::f32:
+          pack_block_f32(job, panel, block, out);
+          break;
+        case WeightFormat::bf16:
+          pack_block_bf16(job, panel, block, out);
+          break;
+        case WeightFormat::fp8_block32:
+          pack_block_fp8(job, panel, block, out);
+          break;
+        case WeightFormat::mxfp4:
+          pack_block_mxfp4(job, panel, block, out);
+          break;
+      }
+    }
+  }
+  const bool has_scales = block_scale_bytes(format) > 0;
+  return {.format = format,
+          .wide_scales = job.wide,
+          .rows = rows,
+          .cols = cols,
+          .data = dst,
+          .scales = has_scales ? dst_scales : nullptr};
+}
+
+void decode_block(const Matrix& matrix, int64_t panel, int64_t block, float* values) {
+  const std::byte* data = block_data(matrix, panel, block);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(data);
+  for (int64_t k = 0; k < kBlockCols; ++k) {
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      float& value = values[k * kPanelRows + r];
+      switch (matrix.format) {
+        case WeightFormat::f32:
+          std::memcpy(&value, data + (k * kPanelRows + r) * 4, 4);
+          break;
+        case WeightFormat::bf16: {
+          uint16_t code = 0;
+          std::memcpy(&code, data + ((k / 2 * kPanelRows + r) * 2 + k % 2) * 2, 2);
+          value = num::bf16_decode(code);
+          break;
+        }
+        case WeightFormat::fp8_block32:
+          value = num::e4m3_decode(bytes[k * kPanelRows + r]);
+          break;
+        case WeightFormat::mxfp4: {
+          const uint8_t byte = bytes[k / 2 * kPanelRows + r];
+          value = num::e2m1_decode(k % 2 == 0 ? num::e2m1_low(byte) : num::e2m1_high(byte));
+          break;
+        }
+      }
+    }
+  }
+}
+
+void decode_block_scaled(const Matrix& matrix, int64_t panel, int64_t block, float* values) {
+  decode_block(matrix, panel, block, values);
+  if (matrix.scales == nullptr) return;
+  const uint8_t* scales = block_scales(matrix, panel, block);
+  for (int64_t r = 0; r < kPanelRows; ++r) {
+    const uint8_t scale = scales[matrix.format == WeightFormat::mxfp4 ? r : 0];
+    for (int64_t k = 0; k < kBlockCols; ++k) {
+      float& value = values[k * kPanelRows + r];
+      value = scale == 255 ? num::e8m0_decode(scale) : num::scale_pow2(value, num::e8m0_exponent(scale));
+    }
+  }
+}
+
+float matrix_value(const Matrix& matrix, int64_t row, int64_t col) {
+  RORQUAL_CHECK(row >= 0 && row < matrix.rows && col >= 0 && col < matrix.cols);
+  float values[kBlockCols * kPanelRows];
+  decode_block_scaled(matrix, row / kPanelRows, col / kBlockCols, values);
+  return values[col % kBlockCols * kPanelRows + row % kPanelRows];
+}
+
+}  // namespace rorqual::kernels
