@@ -49,6 +49,10 @@ struct Message {
   QuickTask task = QuickTask::none;  // user
 };
 
+/// Which finished assistant messages show their reasoning when no tools are active (with tools, all do).
+/// after_last_user is what the reference encoder does; it also leaves out earlier developer messages.
+enum class KeepReasoning : uint8_t { none, after_last_user, all };
+
 /// Everything that decides the prompt.
 struct Conversation {
   std::vector<Message> messages;
@@ -59,7 +63,9 @@ struct Conversation {
   bool force_tool_call = false;           // open the calls block after the generation cue
   bool add_bos = true;
   bool add_generation_prompt = true;  // false: omit the cue after the last message
-  bool keep_reasoning = false;        // keep the reasoning of finished assistant messages without tools, too
+  KeepReasoning keep_reasoning = KeepReasoning::none;
+  size_t num_context_messages =
+      0;  // messages that an earlier prompt holds already: only what follows is rendered
 };
 
 /// Half-open range of code points.

@@ -3,11 +3,11 @@
 // strings, so the cost per character does not depend on their number.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace rorqual::text {
@@ -29,16 +29,23 @@ class StopMatcher {
   /// The string that matched, as given; only after is_matched().
   const std::string& matched() const { return stops_[static_cast<size_t>(matched_)]; }
 
+  /// No strings: nothing ever matches.
   bool is_empty() const { return nodes_.size() <= 1; }
+
+  /// For callers that keep the text themselves: takes one byte, returns how many bytes at the end of the text
+  /// may still become a match; after a match, the length of the match.
+  size_t step(char byte);
 
  private:
   struct Node {
-    std::map<unsigned char, int32_t> next;
+    std::vector<std::pair<char, int32_t>> next;
     int32_t fail = 0;
     int32_t depth = 0;
     int32_t output = -1;  // best stop that ends here: index in the list
   };
 
+  int32_t child(int32_t node, char byte) const;
+  void add(std::string_view stop, int32_t index);
   void link();
 
   std::vector<std::string> stops_;
