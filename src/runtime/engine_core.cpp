@@ -153,7 +153,7 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenSink> s
   state->tokens = std::move(request.prompt);
   state->num_prompt_tokens = state->num_tokens();
   if (has_penalties(state->sampling)) state->counts = TokenCounts(state->tokens);
-  if (state->wants_prompt_logprobs()) state->prompt_logprobs.emplace_back(std::nullopt);
+  if (state->needs_prompt_scores()) state->prompt_logprobs.emplace_back(std::nullopt);
   state->queued_ns = queued_ns;
   scheduler_.add(std::move(state));
 }
@@ -256,13 +256,13 @@ Status EngineCore::score_prompt(const ScheduledSlice& slice, std::span<const flo
 }
 
 void EngineCore::complete_prompt(RequestState& request, int64_t now) {
+  const bool has_scores = request.needs_prompt_scores();
   request.is_prompt_counted = true;
   request.first_token_ns = now;
   request.last_token_ns = now;
   figures_.prompt_tokens += request.num_prompt_tokens;
   figures_.pending_prompt_tokens -= request.num_prompt_tokens;
-  if (request.wants_prompt_logprobs())
-    request.sink->on_prompt_logprobs(std::exchange(request.prompt_logprobs, {}));
+  if (has_scores) request.sink->on_prompt_logprobs(std::exchange(request.prompt_logprobs, {}));
 }
 
 void EngineCore::take_token(RequestState& request, std::span<const float> row) {

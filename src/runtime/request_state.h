@@ -55,7 +55,7 @@ struct RequestState {
 
   bool is_decoding() const { return sequence && num_computed >= num_prompt_tokens && num_remaining() == 1; }
 
-  bool wants_prompt_logprobs() const { return sampling.prompt_logprobs >= 0; }
+  bool needs_prompt_scores() const { return sampling.prompt_logprobs >= 0 && !is_prompt_counted; }
 };
 
 }  // namespace rorqual::runtime

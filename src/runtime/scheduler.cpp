@@ -17,7 +17,7 @@ namespace {
 /// i + 1.
 int64_t num_logit_rows(const RequestState& request, int64_t begin, int64_t num_tokens) {
   int64_t rows = 0;
-  if (request.wants_prompt_logprobs()) {
+  if (request.needs_prompt_scores()) {
     const auto known = std::max<int64_t>(static_cast<int64_t>(request.prompt_logprobs.size()), 1);
     const int64_t first = std::max(begin, known - 1);
     const int64_t last = std::min(begin + num_tokens, request.num_prompt_tokens - 1);
@@ -115,16 +115,13 @@ void Scheduler::add_slice(RequestState& request, int64_t num_tokens, StepPlan& p
   plan.slices.push_back(std::move(slice));
 }
 
-void Scheduler::preempt_last(StepPlan& plan) {
+void Scheduler::preempt_last(const StepPlan& plan) {
   auto node = running_.extract(std::prev(running_.end()));
   RequestState& victim = *node.mapped();
-  const auto slice = std::find_if(plan.slices.begin(), plan.slices.end(),
-                                  [&](const ScheduledSlice& s) { return s.request == &victim; });
-  if (slice != plan.slices.end()) {
-    plan.num_tokens -= slice->num_tokens;
-    plan.num_logit_rows -= static_cast<int64_t>(slice->logit_offsets.size());
-    plan.slices.erase(slice);
-  }
+  // Only decode rows ask for blocks (prompts got theirs at admission), in order: the last one comes after the
+  // asker.
+  RORQUAL_CHECK(std::none_of(plan.slices.begin(), plan.slices.end(),
+                             [&](const ScheduledSlice& slice) { return slice.request == &victim; }));
   runner_.close_sequence(*victim.sequence);
   victim.sequence.reset();
   victim.num_computed = 0;

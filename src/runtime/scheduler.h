@@ -92,7 +92,7 @@ class Scheduler {
   int64_t chunk_size(const RequestState& request, const StepPlan& plan) const;
   void add_slice(RequestState& request, int64_t num_tokens, StepPlan& plan) const;
   bool reserve(RequestState& request, int64_t num_tokens, StepPlan& plan);
-  void preempt_last(StepPlan& plan);
+  void preempt_last(const StepPlan& plan);
   void schedule_running(bool is_decode_pass, StepPlan& plan);
   void admit_waiting(StepPlan& plan);
   bool admit_first(StepPlan& plan);
