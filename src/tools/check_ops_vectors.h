@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "kernels/kernels.h"
 #include "kernels/operators.h"
+#include "tensor/buffer.h"
 #include "tools/check_report.h"
 
 namespace rorqual::tools {
@@ -86,6 +87,30 @@ class OpsCheck {
 
   CheckReport& report_;
 };
+
+/// A weight of a file in panels, with its memory.
+class OpsMatrix {
+ public:
+  /// `source` and `scales` as pack_matrix wants them.
+  OpsMatrix(kernels::WeightFormat format, int64_t rows, int64_t cols, const std::vector<uint8_t>& source,
+            const std::vector<uint8_t>& scales);
+
+  /// From a float tensor [rows, cols], as f32 or (values must be on its grid) bf16.
+  OpsMatrix(kernels::WeightFormat format, const OpsTensor& tensor);
+
+  const kernels::Matrix& view() const { return view_; }
+
+ private:
+  void pack(kernels::WeightFormat format, int64_t rows, int64_t cols, const std::byte* source,
+            const uint8_t* scales);
+
+  tensor::Buffer data_, scales_;
+  kernels::Matrix view_;
+};
+
+/// y [num_rows, weight.rows] = x · Wᵀ on one tier; x [num_rows, weight.cols] is padded here.
+std::vector<float> ops_linear(const kernels::OperatorTable& ops, const kernels::Matrix& weight,
+                              const std::vector<float>& x, int64_t num_rows, bool round_bf16);
 
 /// Distance of neighbouring BF16 values at |value|: what a rounding that fell the other way can change.
 double bf16_step(double value);
