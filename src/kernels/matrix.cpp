@@ -110,6 +110,34 @@ void pack_block_mxfp4(PackJob& job, int64_t panel, int64_t block, std::byte* out
   }
 }
 
+/// Element (column k, row r) of a block, without its scale.
+float decode_element(WeightFormat format, const std::byte* block, int64_t k, int64_t r) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(block);
+  switch (format) {
+    case WeightFormat::f32: {
+      float value = 0;
+      std::memcpy(&value, block + (k * kPanelRows + r) * 4, 4);
+      return value;
+    }
+    case WeightFormat::bf16: {
+      uint16_t code = 0;
+      std::memcpy(&code, block + ((k / 2 * kPanelRows + r) * 2 + k % 2) * 2, 2);
+      return num::bf16_decode(code);
+    }
+    case WeightFormat::fp8_block32:
+      return num::e4m3_decode(bytes[k * kPanelRows + r]);
+    case WeightFormat::mxfp4: {
+      const uint8_t byte = bytes[k / 2 * kPanelRows + r];
+      return num::e2m1_decode(k % 2 == 0 ? num::e2m1_low(byte) : num::e2m1_high(byte));
+    }
+  }
+  return 0;
+}
+
+float apply_scale(float value, uint8_t scale) {
+  return scale == 255 ? num::e8m0_decode(scale) : num::scale_pow2(value, num::e8m0_exponent(scale));
+}
+
 }  // namespace
 
 int64_t packed_data_bytes(WeightFormat format, int64_t rows, int64_t cols) {
@@ -172,29 +200,9 @@ Matrix pack_matrix(WeightFormat format, int64_t rows, int64_t cols, const std::b
 
 void decode_block(const Matrix& matrix, int64_t panel, int64_t block, float* values) {
   const std::byte* data = block_data(matrix, panel, block);
-  const auto* bytes = reinterpret_cast<const uint8_t*>(data);
   for (int64_t k = 0; k < kBlockCols; ++k) {
     for (int64_t r = 0; r < kPanelRows; ++r) {
-      float& value = values[k * kPanelRows + r];
-      switch (matrix.format) {
-        case WeightFormat::f32:
-          std::memcpy(&value, data + (k * kPanelRows + r) * 4, 4);
-          break;
-        case WeightFormat::bf16: {
-          uint16_t code = 0;
-          std::memcpy(&code, data + ((k / 2 * kPanelRows + r) * 2 + k % 2) * 2, 2);
-          value = num::bf16_decode(code);
-          break;
-        }
-        case WeightFormat::fp8_block32:
-          value = num::e4m3_decode(bytes[k * kPanelRows + r]);
-          break;
-        case WeightFormat::mxfp4: {
-          const uint8_t byte = bytes[k / 2 * kPanelRows + r];
-          value = num::e2m1_decode(k % 2 == 0 ? num::e2m1_low(byte) : num::e2m1_high(byte));
-          break;
-        }
-      }
+      values[k * kPanelRows + r] = decode_element(matrix.format, data, k, r);
     }
   }
 }
@@ -207,16 +215,20 @@ void decode_block_scaled(const Matrix& matrix, int64_t panel, int64_t block, flo
     const uint8_t scale = scales[matrix.format == WeightFormat::mxfp4 ? r : 0];
     for (int64_t k = 0; k < kBlockCols; ++k) {
       float& value = values[k * kPanelRows + r];
-      value = scale == 255 ? num::e8m0_decode(scale) : num::scale_pow2(value, num::e8m0_exponent(scale));
+      value = apply_scale(value, scale);
     }
   }
 }
 
 float matrix_value(const Matrix& matrix, int64_t row, int64_t col) {
   RORQUAL_CHECK(row >= 0 && row < matrix.rows && col >= 0 && col < matrix.cols);
-  float values[kBlockCols * kPanelRows];
-  decode_block_scaled(matrix, row / kPanelRows, col / kBlockCols, values);
-  return values[col % kBlockCols * kPanelRows + row % kPanelRows];
+  const int64_t panel = row / kPanelRows;
+  const int64_t block = col / kBlockCols;
+  const float value =
+      decode_element(matrix.format, block_data(matrix, panel, block), col % kBlockCols, row % kPanelRows);
+  if (matrix.scales == nullptr) return value;
+  const uint8_t* scales = block_scales(matrix, panel, block);
+  return apply_scale(value, scales[matrix.format == WeightFormat::mxfp4 ? row % kPanelRows : 0]);
 }
 
 }  // namespace rorqual::kernels
