@@ -13,10 +13,10 @@
 namespace rorqual::server {
 
 struct AccessOptions {
-  std::vector<std::string> api_keys;
-  std::vector<std::string> allowed_origins;
-  std::vector<std::string> allowed_hosts;
-  std::string bind_host;
+  std::vector<std::string> api_keys = {};
+  std::vector<std::string> allowed_origins = {};
+  std::vector<std::string> allowed_hosts = {};
+  std::string bind_host = {};
   bool is_loopback = true;
 };
 

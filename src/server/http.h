@@ -36,8 +36,8 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  HeaderList headers;
-  std::string body;
+  HeaderList headers = {};
+  std::string body = {};
 };
 
 /// One request and its answer. Any thread. Exactly one of: respond, or begin_stream + write* + finish.
@@ -76,19 +76,19 @@ struct HttpLimits {
 };
 
 struct HttpConfig {
-  std::string host;
+  std::string host = {};
   uint16_t port = 0;
-  HttpLimits limits;
-  HttpHandler handler;
+  HttpLimits limits = {};
+  HttpHandler handler = {};
   /// Called when the head is complete, before any body is read: an answer here ends the request.
-  std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
+  std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head = {};
   /// Adds headers that depend on the request (CORS) to every answer.
-  std::function<void(const HttpRequest&, HttpResponse&)> decorate;
+  std::function<void(const HttpRequest&, HttpResponse&)> decorate = {};
   /// Builds the body of errors that the HTTP layer itself answers (limits, malformed requests).
-  std::function<HttpResponse(int status, const std::string& message)> error_response;
-  std::function<void(const AccessRecord&)> on_access;
-  std::function<void(const char* what)> on_exception;  // a handler threw; the server goes on
-  std::function<void()> on_tick;                       // every second, on the IO thread
+  std::function<HttpResponse(int status, const std::string& message)> error_response = {};
+  std::function<void(const AccessRecord&)> on_access = {};
+  std::function<void(const char* what)> on_exception = {};  // a handler threw; the server goes on
+  std::function<void()> on_tick = {};                       // every second, on the IO thread
 };
 
 /// Listening socket, connections and one IO thread.

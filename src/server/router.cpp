@@ -14,7 +14,7 @@ bool matches(const Route& route, std::string_view path) {
   }
   if (path == route.path) return true;
   // A trailing slash is forgiven ("/metrics/"), but not added to "/".
-  return path.size() > 1 && path.ends_with('/') && path.substr(0, path.size() - 1) == route.path;
+  return route.path.size() > 1 && path.ends_with('/') && path.substr(0, path.size() - 1) == route.path;
 }
 
 std::string_view media_type(std::string_view content_type) {
