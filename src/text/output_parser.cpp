@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // State machine of the output grammar, one byte at a time, so that the cost is linear and cuts do not matter.
-// Control markers travel in the byte stream as two values that UTF-8 never uses.
+// Control markers travel in the byte stream as values that UTF-8 never uses.
 #include "text/output_parser.h"
 
 #include <algorithm>
@@ -18,14 +18,15 @@ namespace {
 
 constexpr char kDsmlByte = '\xFF';
 constexpr char kEndThinkByte = '\xFE';
+constexpr char kThinkByte = '\xFD';
 constexpr std::string_view kDsmlText = "｜DSML｜";
 constexpr std::string_view kEndThinkText = "</think>";
+constexpr std::string_view kThinkText = "<think>";
 
 enum class State : uint8_t {
   reasoning,
   content,
   json_before,  // JSON mode: before the value
-  json_fence,   // after three back quotes: "json" may follow
   json_value,
   json_after,
   block,      // inside the calls block, between calls
@@ -51,7 +52,7 @@ struct Unit {
 class PatternMatcher {
  public:
   explicit PatternMatcher(std::vector<std::string> patterns)
-      : matcher_(patterns), patterns_(std::move(patterns)) {}
+      : fresh_(patterns), matcher_(fresh_), patterns_(std::move(patterns)) {}
 
   /// Index of the pattern that ends with this byte, or -1.
   int step(char byte) {
@@ -60,18 +61,24 @@ class PatternMatcher {
     for (size_t i = 0; i < patterns_.size(); ++i) {
       if (matcher_.matched() == patterns_[i]) {
         const auto index = static_cast<int>(i);
-        matcher_ = StopMatcher(patterns_);
+        matcher_ = fresh_;
         return index;
       }
     }
     return -1;
   }
 
+  /// Forgets what was seen.
+  void reset() {
+    matcher_ = fresh_;
+    held_ = 0;
+  }
+
   /// Bytes at the end that may still become a match; after a match, its length.
   size_t held() const { return held_; }
 
  private:
-  StopMatcher matcher_;
+  StopMatcher fresh_, matcher_;
   std::vector<std::string> patterns_;
   size_t held_ = 0;
 };
@@ -84,6 +91,7 @@ struct OutputParser::Impl {
         tokens(tokenizer),
         dsml_id(tokenizer.added_token(kDsmlText).value_or(-1)),
         end_think_id(tokenizer.added_token(kEndThinkText).value_or(-1)),
+        think_id(tokenizer.added_token(kThinkText).value_or(-1)),
         stops(options.stop) {
     if (options.starts_in_tool_calls) {
       state = State::block;
@@ -101,13 +109,18 @@ struct OutputParser::Impl {
   void feed_token(int32_t id) {
     token += kTokenStep;
     if (id == end_think_id || id == dsml_id) {
-      flush_utf8(false);
+      flush_utf8(true);
       place = state == State::reasoning && id == dsml_id ? TokenPlace::reasoning : TokenPlace::none;
       feed(id == dsml_id ? kDsmlByte : kEndThinkByte);
       if (id == dsml_id && state == State::content) place = TokenPlace::content;
       return;
     }
     place = place_of(state);
+    if (id == think_id) {  // ordinary text, but opaque to stop strings and markers
+      flush_utf8(true);
+      feed(kThinkByte);
+      return;
+    }
     utf8 += tokens.token_bytes(id);
     flush_utf8(false);
   }
@@ -139,23 +152,14 @@ struct OutputParser::Impl {
     for (const char byte : ready) feed(byte);
   }
 
+  /// An incomplete character at the very end is dropped: its rest was never generated.
   void finish() {
-    flush_utf8(true);
+    utf8.clear();
     for (const char byte : std::exchange(spelled, {})) feed(byte);
     switch (state) {
-      case State::reasoning:
-      case State::content:
-        release_held();
-        break;
-      case State::json_fence:
-        state = State::json_value;
-        release_all_window();
-        break;
-      case State::json_value:
-        release_all_window();
-        break;
       case State::json_before:
-        blank_window(window.size());
+      case State::json_after:
+        blank_held(0);
         break;
       case State::key:
       case State::value:
@@ -164,7 +168,7 @@ struct OutputParser::Impl {
       default:
         break;
     }
-    flush_stop_queue();
+    release_held(0);
   }
 
   // ---- the machine ----
@@ -173,20 +177,17 @@ struct OutputParser::Impl {
     const Unit unit{byte, token};
     switch (state) {
       case State::reasoning:
+        feed_reasoning(unit);
+        break;
       case State::content:
-        feed_prose(unit);
+        feed_content(unit);
         break;
       case State::json_before:
-        feed_json_before(unit);
-        break;
-      case State::json_fence:
-        feed_json_fence(unit);
+      case State::json_after:
+        feed_json_around(unit);
         break;
       case State::json_value:
         feed_json_value(unit);
-        break;
-      case State::json_after:
-        if (byte != kEndThinkByte) blank(unit.token);
         break;
       case State::block:
         feed_block(unit);
@@ -214,151 +215,147 @@ struct OutputParser::Impl {
 
   bool looks_for_calls() const { return options.parse_tool_calls; }
 
-  /// Reasoning and content: newlines are held until it is known whether a marker follows.
-  void feed_prose(const Unit& unit) {
-    const bool is_reasoning = state == State::reasoning;
-    const bool ends_in_angle = !held.empty() && held.back().byte == '<';
+  /// Reasoning: newlines are held until it is known whether a marker follows.
+  void feed_reasoning(const Unit& unit) {
     if (unit.byte == kEndThinkByte) {
-      if (!is_reasoning) return;  // a stray one is dropped
-      if (ends_in_angle) release_held();
+      if (ends_in_angle()) release_held(0);
       held.clear();
       enter_content(true);
       return;
     }
-    if (unit.byte == kDsmlByte && ends_in_angle) {
+    if (unit.byte == kDsmlByte && ends_in_angle()) {
       held.clear();
-      flush_stop_queue();
       state = State::block;
       return;
     }
-    if (unit.byte == '\n') {
-      if (drops_newlines) return;
-      if (ends_in_angle) release_held();
-      if (is_reasoning || looks_for_calls()) {
-        held.push_back(unit);
-        return;
-      }
-    }
-    if (unit.byte == '<' && looks_for_calls()) {
-      if (ends_in_angle) release_held();
-      held.push_back(unit);
+    if (unit.byte == '\n' && drops_newlines) return;
+    drops_newlines = false;
+    hold_prose(unit, true);
+    release_held(prose_hold);
+  }
+
+  /// Content: the same with stop strings, which are looked for in everything, held newlines included.
+  void feed_content(const Unit& unit) {
+    if (unit.byte == kEndThinkByte) {  // a stray one is dropped
+      drops_newlines = false;
+      release_held(0);
+      stops.flush();
       return;
     }
-    release_held();
-    prose(unit);
-  }
-
-  void release_held() {
-    for (const Unit& unit : std::exchange(held, {})) prose(unit);
-  }
-
-  void prose(const Unit& unit) {
-    drops_newlines = false;
-    if (state == State::reasoning) {
-      emit(ParserEvent::Kind::reasoning, unit);
-    } else {
-      content(unit);
+    if (unit.byte == kDsmlByte && ends_in_angle()) {
+      held.resize(held.size() - prose_hold);
+      release_held(0);
+      state = State::block;
+      return;
     }
+    if (unit.byte == '\n' && drops_newlines) return;
+    drops_newlines = false;
+    hold_prose(unit, looks_for_calls());
+    if (!step_stop(unit)) release_held(std::max(prose_hold, stop_hold));
+  }
+
+  bool ends_in_angle() const { return prose_hold > 0 && held.back().byte == '<' && looks_for_calls(); }
+
+  /// Appends to `held` and keeps count of its end that may belong to "newlines, opening angle, marker".
+  void hold_prose(const Unit& unit, bool holds_newlines) {
+    const bool after_angle = ends_in_angle();
+    held.push_back(unit);
+    if (unit.byte == '\n' && holds_newlines) {
+      prose_hold = after_angle ? 1 : prose_hold + 1;
+    } else if (unit.byte == '<' && looks_for_calls()) {
+      prose_hold = after_angle ? 1 : prose_hold + 1;
+    } else {
+      prose_hold = 0;
+    }
+  }
+
+  /// Gives out all but the last `kept` units.
+  void release_held(size_t kept) {
+    const auto kind = state == State::reasoning ? ParserEvent::Kind::reasoning : ParserEvent::Kind::content;
+    while (held.size() > kept) {
+      emit(kind, held.front());
+      held.pop_front();
+    }
+    if (kept == 0) prose_hold = stop_hold = 0;
+  }
+
+  /// True if a stop string ends here; then the output is over.
+  bool step_stop(const Unit& unit) {
+    if (stops.is_empty()) return false;
+    stop_hold = stops.step(unit.byte);
+    if (!stops.is_matched()) return false;
+    held.resize(held.size() - stop_hold);
+    release_held(0);
+    state = State::done;
+    return true;
   }
 
   void enter_content(bool drop_leading_newlines) {
     drops_newlines = drop_leading_newlines;
     state = options.parse_json_output ? State::json_before : State::content;
-    window.clear();
-    json_open = PatternMatcher({"{", "[", "```"});
-  }
-
-  // ---- content through stop strings ----
-
-  void content(const Unit& unit) {
-    if (stops.is_empty()) {
-      emit(ParserEvent::Kind::content, unit);
-      return;
-    }
-    if (stops.is_matched()) return;
-    stop_queue.push_back(unit);
-    const size_t kept = stops.step(unit.byte == kDsmlByte ? '\0' : unit.byte);
-    if (stops.is_matched()) {
-      stop_queue.resize(stop_queue.size() - kept);
-      flush_stop_queue();
-      state = State::done;
-      return;
-    }
-    while (stop_queue.size() > kept) {
-      emit(ParserEvent::Kind::content, stop_queue.front());
-      stop_queue.pop_front();
-    }
-  }
-
-  void flush_stop_queue() {
-    for (const Unit& unit : std::exchange(stop_queue, {})) emit(ParserEvent::Kind::content, unit);
+    prose_hold = stop_hold = 0;
   }
 
   // ---- JSON mode ----
 
-  void feed_json_before(const Unit& unit) {
-    if (unit.byte == kEndThinkByte) return;
-    window.push_back(unit);
+  /// Around the JSON: text becomes blanks; a value or fence begins the JSON (before it), a calls block ends
+  /// all.
+  void feed_json_around(const Unit& unit) {
+    if (unit.byte == kEndThinkByte && state == State::json_before) {  // a stray one is dropped
+      drops_newlines = false;
+      blank_held(0);
+      json_open.reset();
+      return;
+    }
+    if (unit.byte == kDsmlByte && ends_in_angle()) {
+      held.resize(held.size() - prose_hold);
+      blank_held(0);
+      state = State::block;
+      return;
+    }
+    if (unit.byte == '\n' && drops_newlines) return;
+    drops_newlines = false;
+    hold_prose(unit, looks_for_calls());
+    if (state == State::json_after) {
+      blank_held(prose_hold);
+      return;
+    }
     const int found = json_open.step(unit.byte);
     if (found < 0) {
-      blank_window(window.size() - json_open.held());
+      blank_held(std::max(prose_hold, json_open.held()));
       return;
     }
-    const size_t length = json_open.held();
-    blank_window(window.size() - length);
-    if (found <= 1) {
-      window.clear();
-      state = State::json_value;
-      content({unit.byte, unit.token + 1});  // the opening bracket is a delta of its own
-      token += 2;
-      return;
-    }
-    window.clear();
-    state = State::json_fence;
-    after_fence = true;
-  }
-
-  void feed_json_fence(const Unit& unit) {
-    constexpr std::string_view kLanguage = "json";
-    if (unit.byte == kLanguage[window.size()]) {
-      window.push_back(unit);
-      if (window.size() < kLanguage.size()) return;
-      window.clear();
-      state = State::json_value;
-      return;
-    }
+    held.resize(held.size() - json_open.held());
+    blank_held(0);
     state = State::json_value;
-    std::deque<Unit> rest = std::exchange(window, {});
-    rest.push_back(unit);
-    for (const Unit& item : rest) feed_json_value(item);
+    if (found >= kFirstBracketPattern) {
+      emit(ParserEvent::Kind::content, {unit.byte, unit.token + 1});  // the bracket is a delta of its own
+      token += 2;
+    }
   }
 
   void feed_json_value(const Unit& unit) {
-    if (unit.byte == kEndThinkByte) return;
-    window.push_back(unit);
-    const int found = json_close.step(unit.byte);
-    if (found >= 0) {
-      window.resize(window.size() - json_close.held());
-      release_all_window();
-      state = State::json_after;
+    held.push_back(unit);
+    if (step_stop(unit)) return;
+    if (json_close.step(unit.byte) < 0) {
+      release_held(std::max(stop_hold, json_close.held()));
       return;
     }
-    release_window(json_close.held());
+    held.resize(held.size() - json_close.held());
+    release_held(0);
+    state = State::json_after;
   }
 
-  /// Text outside the JSON: one space per token that brought some.
-  void blank(int64_t from_token) {
-    if (from_token == last_blank) return;
-    last_blank = from_token;
-    content({' ', from_token});
-  }
-
-  void blank_window(size_t count) {
-    for (size_t i = 0; i < count && !window.empty(); ++i) {
-      const Unit unit = window.front();
-      window.pop_front();
-      blank(unit.token);
+  /// One space per token that brought text.
+  void blank_held(size_t kept) {
+    while (held.size() > kept) {
+      const int64_t from_token = held.front().token;
+      held.pop_front();
+      if (from_token == last_blank) continue;
+      last_blank = from_token;
+      emit(ParserEvent::Kind::content, {' ', from_token});
     }
+    if (kept == 0) prose_hold = stop_hold = 0;
   }
 
   // ---- calls ----
@@ -387,7 +384,7 @@ struct OutputParser::Impl {
     num_parameters = 0;
     emit_piece(ParserEvent::Kind::tool_begin, name);
     state = State::call;
-    call_patterns = PatternMatcher({"parameter name=\"", std::string("</") + kDsmlByte});
+    call_patterns.reset();
   }
 
   void feed_call(const Unit& unit) {
@@ -398,7 +395,7 @@ struct OutputParser::Impl {
         ++num_parameters;
         state = State::key;
         window.clear();
-        key_patterns = PatternMatcher({"\" string=\"", "\">"});
+        key_patterns.reset();
         break;
       case 1:
         emit_piece(ParserEvent::Kind::tool_arguments, num_parameters == 0 ? "{}" : "}");
@@ -424,8 +421,8 @@ struct OutputParser::Impl {
     emit_piece(ParserEvent::Kind::tool_arguments, ": ");
     state = found == 0 ? State::attribute : State::untyped_value;
     untyped.clear();
-    attribute_patterns = PatternMatcher({"true\">", "false\">"});
-    value_patterns = PatternMatcher({std::string("</") + kDsmlByte});
+    attribute_patterns.reset();
+    value_patterns.reset();
   }
 
   void feed_attribute(const Unit& unit) {
@@ -451,7 +448,7 @@ struct OutputParser::Impl {
       emit_piece(ParserEvent::Kind::tool_arguments, "\"");
     }
     state = State::call;
-    call_patterns = PatternMatcher({"parameter name=\"", std::string("</") + kDsmlByte});
+    call_patterns.reset();
   }
 
   // ---- windows: bytes that may belong to a pattern ----
@@ -469,11 +466,6 @@ struct OutputParser::Impl {
 
   void release_unit(const Unit& unit) {
     switch (state) {
-      case State::json_value:
-        if (after_fence && unit.byte == '\n') break;
-        after_fence = false;
-        content(unit);
-        break;
       case State::untyped_value:
         untyped += printable(unit.byte);
         break;
@@ -496,6 +488,7 @@ struct OutputParser::Impl {
   static std::string printable(char byte) {
     if (byte == kDsmlByte) return std::string(kDsmlText);
     if (byte == kEndThinkByte) return std::string(kEndThinkText);
+    if (byte == kThinkByte) return std::string(kThinkText);
     return std::string(1, byte);
   }
 
@@ -523,7 +516,7 @@ struct OutputParser::Impl {
   std::vector<ParserEvent> take_events(bool is_final) {
     int64_t open_token = INT64_MAX;
     if (!is_final) {
-      for (const auto* queue : {&held, &window, &stop_queue}) {
+      for (const auto* queue : {&held, &window}) {
         if (!queue->empty()) open_token = std::min(open_token, queue->front().token);
       }
     }
@@ -544,7 +537,6 @@ struct OutputParser::Impl {
         return TokenPlace::reasoning;
       case State::content:
       case State::json_before:
-      case State::json_fence:
       case State::json_value:
       case State::json_after:
         return TokenPlace::content;
@@ -555,7 +547,7 @@ struct OutputParser::Impl {
 
   ParserOptions options;
   const Tokenizer& tokens;
-  int32_t dsml_id, end_think_id;
+  int32_t dsml_id, end_think_id, think_id;
   StopMatcher stops;
   State state = State::content;
   TokenPlace place = TokenPlace::none;
@@ -565,13 +557,14 @@ struct OutputParser::Impl {
   std::string utf8;     // bytes of an incomplete character
   std::string spelled;  // text mode: what may become a marker
   PatternMatcher spelling{{std::string(kDsmlText), std::string(kEndThinkText)}};
-  std::deque<Unit> held;        // newlines and an opening angle in prose
-  std::deque<Unit> window;      // what may belong to a pattern elsewhere
-  std::deque<Unit> stop_queue;  // what may belong to a stop string
+  std::deque<Unit> held;    // reasoning and content not yet given out
+  size_t prose_hold = 0;    // its end that may belong to a marker
+  size_t stop_hold = 0;     // its end that may belong to a stop string
+  std::deque<Unit> window;  // what may belong to a pattern elsewhere
 
-  PatternMatcher json_open{{"{", "[", "```"}};
+  static constexpr int kFirstBracketPattern = 2;
+  PatternMatcher json_open{{"```json\n", "```\n", "{", "["}};
   PatternMatcher json_close{{"\n```"}};
-  bool after_fence = false;
   int64_t last_blank = -1;
 
   PatternMatcher block_patterns{{"invoke name=\"", std::string("</") + kDsmlByte + " calls>",
@@ -630,7 +623,7 @@ std::optional<std::string> OutputParser::matched_stop() const {
 std::string OutputParser::finish_reason(StopCause backend) const {
   if (impl_->stops.is_matched()) return "stop";
   if (backend == StopCause::length) return "length";
-  return impl_->num_completed > 0 ? "tool_calls" : "stop";
+  return impl_->call_index >= 0 ? "tool_calls" : "stop";
 }
 
 int32_t OutputParser::num_calls_completed() const {

@@ -66,7 +66,7 @@ class OutputParser {
   /// The stop string that ended the content.
   std::optional<std::string> matched_stop() const;
 
-  /// "tool_calls" when a call was completed and the backend stopped by itself, else "stop" or "length". A
+  /// "tool_calls" when a call was begun and the backend stopped by itself, else "stop" or "length". A
   /// matched stop string gives "stop".
   std::string finish_reason(StopCause backend) const;
 
