@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kRowTile = 48;           // rows that share one decoded block: x and sums stay in L1
 constexpr int kGroupRows = 6;              // rows of one register tile: 12 chains, 2 weights, 1 broadcast
+constexpr int kDirectChains = 2;           // rows times blocks that are in flight without a decoded copy
 constexpr int64_t kPrefetch_bytes = 4096;  // ahead in the weight stream: +70 % read bandwidth where measured
 constexpr int64_t kCacheLine_bytes = 64;
 constexpr int kPairs = static_cast<int>(kBlockCols / 2);
@@ -26,6 +27,7 @@ struct ColumnPair {
 
 struct FormatF32 {
   static constexpr WeightFormat kFormat = WeightFormat::f32;
+  static constexpr bool kInterleaved = false;
 
   static ColumnPair load(const std::byte* block, int pair) {
     const auto* p = reinterpret_cast<const float*>(block) + pair * 32;
@@ -35,6 +37,7 @@ struct FormatF32 {
 
 struct FormatBf16 {
   static constexpr WeightFormat kFormat = WeightFormat::bf16;
+  static constexpr bool kInterleaved = false;
 
   static __m256 low(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
 
@@ -52,6 +55,7 @@ struct FormatBf16 {
 
 struct FormatFp8 {
   static constexpr WeightFormat kFormat = WeightFormat::fp8_block32;
+  static constexpr bool kInterleaved = false;
 
   /// E4M3 bits moved into an FP16 are the value times 2^-8, subnormals included; the conversion ignores DAZ.
   static void column(const std::byte* p, __m256* out) {
@@ -73,24 +77,46 @@ struct FormatFp8 {
 
 struct FormatMxfp4 {
   static constexpr WeightFormat kFormat = WeightFormat::mxfp4;
+  static constexpr bool kInterleaved = true;
 
-  /// Table lookup by the three magnitude bits; the sign comes from xor with the nibble moved to the top,
-  /// whose other three bits the table takes back.
-  static __m256 values(__m256i nibbles) {
-    const __m256i table = _mm256_setr_epi32(
-        0x00000000, 0x3f000000 ^ 0x10000000, 0x3f800000 ^ 0x20000000, 0x3fc00000 ^ 0x30000000,
-        0x40000000 ^ 0x40000000, 0x40400000 ^ 0x50000000, 0x40800000 ^ 0x60000000, 0x40c00000 ^ 0x70000000);
-    const __m256i magnitude = _mm256_permutevar8x32_epi32(table, nibbles);
-    return _mm256_castsi256_ps(_mm256_xor_si256(magnitude, _mm256_slli_epi32(nibbles, 28)));
+  /// All shuffles stay within 128-bit lanes but the first: lane 0 holds rows 0..7, lane 1 rows 8..15, in each
+  /// the even column's nibbles, then the odd one's. Two byte tables give the halves of BF16 values, whose
+  /// widening leaves rows 0..3 and 8..11 in the first vector.
+  static ColumnPair load(const std::byte* block, int pair) {
+    const __m256i high_bytes = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xbf), char(0xbf),
+                      char(0xbf), char(0xc0), char(0xc0), char(0xc0), char(0xc0)));
+    const __m256i low_bytes = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0, char(0x80), char(0xc0), 0, 0x40, char(0x80), char(0xc0), 0, 0, char(0x80),
+                      char(0xc0), 0, 0x40, char(0x80), char(0xc0)));
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(block) + pair);
+    const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(bytes), 0x50);
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 4, 0, 4)), _mm256_set1_epi8(15));
+    const __m256i low = _mm256_shuffle_epi8(low_bytes, nibbles);
+    const __m256i high = _mm256_shuffle_epi8(high_bytes, nibbles);
+    const __m256i even = _mm256_unpacklo_epi8(low, high);
+    const __m256i odd = _mm256_unpackhi_epi8(low, high);
+    return {{widen_low(even), widen_high(even)}, {widen_low(odd), widen_high(odd)}};
   }
 
-  static ColumnPair load(const std::byte* block, int pair) {
-    const auto* p = block + pair * 16;
-    const __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-    const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)));
-    return {{values(a), values(b)}, {values(_mm256_srli_epi32(a, 4)), values(_mm256_srli_epi32(b, 4))}};
+  static __m256 widen_low(__m256i bf16) {
+    return _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), bf16));
+  }
+
+  static __m256 widen_high(__m256i bf16) {
+    return _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), bf16));
   }
 };
+
+/// Two vectors of 16 rows in order <-> with the middle quarters swapped, as FormatMxfp4 leaves them.
+struct RowPair {
+  __m256 first, second;
+};
+
+RowPair swap_quarters(__m256 first, __m256 second) {
+  return {_mm256_permute2f128_ps(first, second, 0x20), _mm256_permute2f128_ps(first, second, 0x31)};
+}
 
 /// What block sums are multiplied with; the power of two is exact. Byte 0 only occurs on blocks of zeros.
 struct BlockScale {
@@ -102,7 +128,9 @@ BlockScale load_scale(const uint8_t* scales) {
   if constexpr (Format::kFormat == WeightFormat::mxfp4) {
     const __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
     const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + 8)));
-    return {{_mm256_castsi256_ps(_mm256_slli_epi32(a, 23)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 23))}};
+    const RowPair rows = swap_quarters(_mm256_castsi256_ps(_mm256_slli_epi32(a, 23)),
+                                       _mm256_castsi256_ps(_mm256_slli_epi32(b, 23)));
+    return {{rows.first, rows.second}};
   } else {
     const __m256 all = _mm256_castsi256_ps(set8_bits(static_cast<uint32_t>(scales[0]) << 23));
     return {{all, all}};
@@ -128,7 +156,13 @@ void prefetch_block(const std::byte* block) {
 }
 
 /// Writes the sums of one row of x for one panel; rows beyond the matrix are not written.
+template <bool kInterleaved>
 void write_row(const LinearTile& tile, int64_t panel, int64_t row, __m256 low, __m256 high) {
+  if constexpr (kInterleaved) {
+    const RowPair rows = swap_quarters(low, high);
+    low = rows.first;
+    high = rows.second;
+  }
   if (tile.round_bf16) {
     low = round_bf16_8(low);
     high = round_bf16_8(high);
@@ -145,50 +179,79 @@ void write_row(const LinearTile& tile, int64_t panel, int64_t row, __m256 low, _
   if (count > 8) _mm256_maskstore_ps(y + 8, first_lanes(count - 8), high);
 }
 
-/// One panel times kRows rows of x, weights decoded in registers.
-template <class Format, int kRows>
-void panel_direct(const LinearTile& tile, int64_t panel, int64_t row) {
-  constexpr bool kScaled = has_scale<Format>();
-  const Matrix& weight = *tile.weight;
-  const int64_t num_blocks = weight.num_blocks();
-  const std::byte* data = block_data(weight, panel, 0);
-  const uint8_t* scales = kScaled ? block_scales(weight, panel, 0) : nullptr;
-  const float* x = tile.x + row * tile.x_stride;
-  __m256 acc[kGroupRows][2];
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    prefetch_block<Format>(data);
-    __m256 even[kGroupRows][2], odd[kGroupRows][2];
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) even[r][0] = even[r][1] = odd[r][0] = odd[r][1] = _mm256_setzero_ps();
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const ColumnPair w = Format::load(data, pair);
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        const __m256 x_even = _mm256_broadcast_ss(x + r * tile.x_stride + 2 * pair);
-        const __m256 x_odd = _mm256_broadcast_ss(x + r * tile.x_stride + 2 * pair + 1);
-        even[r][0] = _mm256_fmadd_ps(x_even, w.even[0], even[r][0]);
-        even[r][1] = _mm256_fmadd_ps(x_even, w.even[1], even[r][1]);
-        odd[r][0] = _mm256_fmadd_ps(x_odd, w.odd[0], odd[r][0]);
-        odd[r][1] = _mm256_fmadd_ps(x_odd, w.odd[1], odd[r][1]);
-      }
-    }
-    BlockScale scale = {};
-    if constexpr (kScaled) scale = load_scale<Format>(scales);
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
+/// Sums of kBlocks neighbouring blocks for kRows rows of x, weights decoded in registers. Several blocks or
+/// rows at a time because one row of one block has too few chains to hide the latency of an FMA.
+template <class Format, int kRows, int kBlocks>
+void direct_sums(const std::byte* data, const float* x, int64_t x_stride, __m256 (*sums)[2]) {
+  constexpr int kChains = kRows * kBlocks;
+  __m256 even[kDirectChains][2], odd[kDirectChains][2];
 #pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) {
-        acc[r][h] = add_sum<kScaled>(acc[r][h], _mm256_add_ps(even[r][h], odd[r][h]), scale.lanes[h]);
+  for (int c = 0; c < kChains; ++c) even[c][0] = even[c][1] = odd[c][0] = odd[c][1] = _mm256_setzero_ps();
+  for (int pair = 0; pair < kPairs; ++pair) {
+#pragma GCC unroll 2
+    for (int b = 0; b < kBlocks; ++b) {
+      const ColumnPair w = Format::load(data + b * block_bytes(Format::kFormat), pair);
+#pragma GCC unroll 2
+      for (int r = 0; r < kRows; ++r) {
+        const int c = b * kRows + r;
+        const float* value = x + r * x_stride + b * kBlockCols + 2 * pair;
+        const __m256 x_even = _mm256_broadcast_ss(value);
+        const __m256 x_odd = _mm256_broadcast_ss(value + 1);
+        even[c][0] = _mm256_fmadd_ps(x_even, w.even[0], even[c][0]);
+        even[c][1] = _mm256_fmadd_ps(x_even, w.even[1], even[c][1]);
+        odd[c][0] = _mm256_fmadd_ps(x_odd, w.odd[0], odd[c][0]);
+        odd[c][1] = _mm256_fmadd_ps(x_odd, w.odd[1], odd[c][1]);
       }
     }
-    data += block_bytes(Format::kFormat);
-    scales += block_scale_bytes(Format::kFormat);
-    x += kBlockCols;
   }
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) write_row(tile, panel, row + r, acc[r][0], acc[r][1]);
+#pragma GCC unroll 2
+  for (int c = 0; c < kChains; ++c) {
+    sums[c][0] = _mm256_add_ps(even[c][0], odd[c][0]);
+    sums[c][1] = _mm256_add_ps(even[c][1], odd[c][1]);
+  }
+}
+
+/// acc += sums of kBlocks blocks, in order, with their scales.
+template <class Format, int kRows, int kBlocks>
+void direct_blocks(const std::byte* data, const uint8_t* scales, const float* x, int64_t x_stride,
+                   __m256 (*acc)[2]) {
+  constexpr bool kScaled = has_scale<Format>();
+  __m256 sums[kDirectChains][2];
+  direct_sums<Format, kRows, kBlocks>(data, x, x_stride, sums);
+#pragma GCC unroll 2
+  for (int b = 0; b < kBlocks; ++b) {
+    BlockScale scale = {};
+    if constexpr (kScaled) scale = load_scale<Format>(scales + b * block_scale_bytes(Format::kFormat));
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][0] = add_sum<kScaled>(acc[r][0], sums[b * kRows + r][0], scale.lanes[0]);
+      acc[r][1] = add_sum<kScaled>(acc[r][1], sums[b * kRows + r][1], scale.lanes[1]);
+    }
+  }
+}
+
+/// One panel times kRows rows of x.
+template <class Format, int kRows>
+void panel_direct(const LinearTile& tile, int64_t panel) {
+  constexpr int kBlocks = kDirectChains / kRows;
+  constexpr int64_t kBlockBytes = block_bytes(Format::kFormat);
+  constexpr int64_t kScaleBytes = block_scale_bytes(Format::kFormat);
+  const int64_t num_blocks = tile.weight->num_blocks();
+  const std::byte* data = block_data(*tile.weight, panel, 0);
+  const uint8_t* scales = has_scale<Format>() ? block_scales(*tile.weight, panel, 0) : nullptr;
+  const float* x = tile.x;
+  __m256 acc[kDirectChains][2] = {};
+  int64_t block = 0;
+  for (; block + kBlocks <= num_blocks; block += kBlocks) {
+#pragma GCC unroll 2
+    for (int b = 0; b < kBlocks; ++b) prefetch_block<Format>(data + b * kBlockBytes);
+    direct_blocks<Format, kRows, kBlocks>(data, scales, x, tile.x_stride, acc);
+    data += kBlocks * kBlockBytes;
+    scales += kBlocks * kScaleBytes;
+    x += kBlocks * kBlockCols;
+  }
+  if (block < num_blocks) direct_blocks<Format, kRows, 1>(data, scales, x, tile.x_stride, acc);
+  for (int r = 0; r < kRows; ++r) write_row<Format::kInterleaved>(tile, panel, r, acc[r][0], acc[r][1]);
 }
 
 /// acc[kRows][16] += x[kRows][32] times a decoded block [32][16]. Even columns first, then odd ones: half the
@@ -276,10 +339,11 @@ void clear_sums(float* acc, int64_t count) {
   for (int64_t i = 0; i < count * kPanelRows; i += 8) _mm256_store_ps(acc + i, _mm256_setzero_ps());
 }
 
+template <bool kInterleaved>
 void write_rows(const LinearTile& tile, int64_t panel, int64_t row, int64_t count, const float* acc) {
   for (int64_t t = 0; t < count; ++t) {
-    write_row(tile, panel, row + t, _mm256_load_ps(acc + t * kPanelRows),
-              _mm256_load_ps(acc + t * kPanelRows + 8));
+    write_row<kInterleaved>(tile, panel, row + t, _mm256_load_ps(acc + t * kPanelRows),
+                            _mm256_load_ps(acc + t * kPanelRows + 8));
   }
 }
 
@@ -305,7 +369,7 @@ void panel_shared(const LinearTile& tile, int64_t panel, int64_t row, int64_t co
     const float* x = tile.x + row * tile.x_stride + block * kBlockCols;
     rows_block<kScaled>(w, x, tile.x_stride, count, scale, acc);
   }
-  write_rows(tile, panel, row, count, acc);
+  write_rows<Format::kInterleaved>(tile, panel, row, count, acc);
 }
 
 /// The same with scaled operands, for matrices whose scales could leave the range of F32.
@@ -318,7 +382,7 @@ void panel_wide(const LinearTile& tile, int64_t panel, int64_t row, int64_t coun
     const float* x = tile.x + row * tile.x_stride + block * kBlockCols;
     rows_block<false>(decoded, x, tile.x_stride, count, {}, acc);
   }
-  write_rows(tile, panel, row, count, acc);
+  write_rows<false>(tile, panel, row, count, acc);
 }
 
 int64_t tile_rows(const LinearTile& tile, int64_t row) {
@@ -330,9 +394,9 @@ template <class Format>
 void linear_format(const LinearTile& tile) {
   for (int64_t panel = tile.panel_begin; panel < tile.panel_end; ++panel) {
     if (tile.num_rows == 1) {
-      panel_direct<Format, 1>(tile, panel, 0);
+      panel_direct<Format, 1>(tile, panel);
     } else if (tile.num_rows == 2) {
-      panel_direct<Format, 2>(tile, panel, 0);
+      panel_direct<Format, 2>(tile, panel);
     } else {
       for (int64_t row = 0; row < tile.num_rows; row += kRowTile) {
         panel_shared<Format>(tile, panel, row, tile_rows(tile, row));
