@@ -352,6 +352,27 @@ TEST(TopK, TakesTheLargestWithTiesByLowestPosition) {
   }
 }
 
+TEST(TopK, EveryTierTakesTheSameOfManyScores) {
+  const ScopedFlushToZero flush;
+  Random random(kSeed + 10);
+  for (const int64_t count : {1, 7, 8, 9, 64, 1000, 20000}) {
+    for (const int64_t k : {1, 5, 512}) {
+      for (const bool ties : {false, true}) {
+        auto scores = random.floats(count, 10.0f, ties);
+        if (ties) scores[static_cast<size_t>(random.below(count))] = kInf;
+        std::vector<int32_t> want(static_cast<size_t>(k)), got(want.size());
+        float want_gap = 0, got_gap = 0;
+        const int64_t taken = scalar().top_k(scores.data(), count, k, want.data(), &want_gap);
+        for (const OperatorTable* table : faster_tables()) {
+          ASSERT_EQ(table->top_k(scores.data(), count, k, got.data(), &got_gap), taken);
+          EXPECT_EQ(got, want) << count << " scores, top " << k;
+          EXPECT_EQ(std::bit_cast<uint32_t>(got_gap), std::bit_cast<uint32_t>(want_gap));
+        }
+      }
+    }
+  }
+}
+
 TEST(CandidateBlocks, KeepTheNewestAndTheBestByMaximum) {
   Random random(kSeed + 9);
   for (const OperatorTable* table : available_operators()) {

@@ -96,9 +96,9 @@ int64_t top_k(const float* scores, int64_t count, int64_t k, int32_t* selected, 
     if (key > threshold.key || (key == threshold.key && ties_left > 0)) {
       ties_left -= key == threshold.key;
       selected[out++] = static_cast<int32_t>(i);
-      smallest_taken = std::min(smallest_taken, scores[i]);
+      smallest_taken = std::min(smallest_taken, scores[i] + 0.0f);
     } else {
-      largest_rejected = std::max(largest_rejected, scores[i]);
+      largest_rejected = std::max(largest_rejected, scores[i] + 0.0f);
     }
   }
   if (gap != nullptr && taken < usable) *gap = smallest_taken - largest_rejected;

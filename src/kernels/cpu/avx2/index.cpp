@@ -97,6 +97,64 @@ void score_keys(const Query& query, const float* kt, float* scores) {
   _mm256_storeu_ps(scores + 8, query.round ? round_bf16_8(sum[1]) : sum[1]);
 }
 
+/// Eight order keys from position i on: unsigned integers in the order of the scores, both zeros alike; 0 for
+/// NaN, -inf and lanes behind the end.
+__m256i order_keys(const float* scores, int64_t i, int64_t count) {
+  const __m256i inside = first_lanes(count - i < 8 ? count - i : 8);
+  const __m256 value = _mm256_add_ps(_mm256_maskload_ps(scores + i, inside), _mm256_setzero_ps());
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i flip = _mm256_or_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(INT32_MIN));
+  const __m256 usable = _mm256_cmp_ps(value, _mm256_set1_ps(-__builtin_inff()), _CMP_GT_OQ);
+  return _mm256_and_si256(_mm256_xor_si256(bits, flip),
+                          _mm256_and_si256(inside, _mm256_castps_si256(usable)));
+}
+
+__m256i at_least(__m256i keys, uint32_t bound) {
+  const __m256i b = _mm256_set1_epi32(static_cast<int>(bound));
+  return _mm256_cmpeq_epi32(_mm256_max_epu32(keys, b), keys);
+}
+
+unsigned lanes_from(__m256i keys, uint32_t bound) {
+  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(at_least(keys, bound))));
+}
+
+/// How many keys are >= bound (bound > 0).
+int64_t count_from(const float* scores, int64_t count, uint32_t bound) {
+  __m256i total = _mm256_setzero_si256();  // fewer than 2^31 scores
+  for (int64_t i = 0; i < count; i += 8) {
+    total = _mm256_sub_epi32(total, at_least(order_keys(scores, i, count), bound));
+  }
+  alignas(32) int32_t lane[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane), total);
+  int64_t sum = 0;
+  for (const int32_t n : lane) sum += n;
+  return sum;
+}
+
+float value_of(uint32_t key) {
+  const uint32_t bits = (key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key;
+  return _mm256_cvtss_f32(_mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(bits))));
+}
+
+/// Best score that was not taken when the `taken` best were, the threshold being the last of them.
+float largest_rejected(const float* scores, int64_t count, uint32_t threshold, int64_t taken) {
+  if (count_from(scores, count, threshold) - larger > taken - larger)
+    return value_of(threshold);  // a tie was left out
+  const __m256i limit = _mm256_set1_epi32(static_cast<int>(threshold));
+  __m256i best = _mm256_setzero_si256();
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256i keys = order_keys(scores, i, count);
+    const __m256i below = _mm256_cmpeq_epi32(_mm256_max_epu32(keys, limit), limit);
+    const __m256i equal = _mm256_cmpeq_epi32(keys, limit);
+    best = _mm256_max_epu32(best, _mm256_and_si256(keys, _mm256_andnot_si256(equal, below)));
+  }
+  alignas(32) uint32_t lane[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane), best);
+  uint32_t most = 0;
+  for (const uint32_t key : lane) most = key > most ? key : most;
+  return value_of(most);
+}
+
 }  // namespace
 
 void index_scores(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys,
@@ -121,7 +179,31 @@ void index_scores(const float* q, const float* w, int64_t heads, int64_t index_d
 }
 
 int64_t top_k(const float* scores, int64_t count, int64_t k, int32_t* selected, float* gap) {
-  return ref::top_k(scores, count, k, selected, gap);
+  if (gap != nullptr) *gap = __builtin_inff();
+  const int64_t usable = count_from(scores, count, 1);
+  const int64_t taken = k < usable ? k : usable;
+  if (taken <= 0) return 0;
+  uint32_t threshold = 0;  // the largest key that at least `taken` keys reach
+  for (int bit = 31; bit >= 0; --bit) {
+    const uint32_t higher = threshold | (1u << bit);
+    if (count_from(scores, count, higher) >= taken) threshold = higher;
+  }
+  const int64_t larger = threshold == 0xFFFFFFFFu ? 0 : count_from(scores, count, threshold + 1);
+
+  int64_t out = 0, ties_left = taken - larger;
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256i keys = order_keys(scores, i, count);
+    unsigned larger_lanes = lanes_from(keys, threshold + 1), lanes = lanes_from(keys, threshold);
+    if (threshold == 0xFFFFFFFFu) larger_lanes = 0;
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int lane = __builtin_ctz(lanes);
+      if ((larger_lanes >> lane & 1u) == 0 && ties_left-- <= 0) continue;
+      selected[out++] = static_cast<int32_t>(i + lane);
+    }
+  }
+  if (gap != nullptr && taken < usable)
+    *gap = value_of(threshold) - largest_rejected(scores, count, threshold, taken);
+  return taken;
 }
 
 int64_t candidate_blocks(const float* scores, int64_t count, int64_t block_size, int64_t num_blocks,
