@@ -138,8 +138,7 @@ float value_of(uint32_t key) {
 
 /// Best score that was not taken when the `taken` best were, the threshold being the last of them.
 float largest_rejected(const float* scores, int64_t count, uint32_t threshold, int64_t taken) {
-  if (count_from(scores, count, threshold) - larger > taken - larger)
-    return value_of(threshold);  // a tie was left out
+  if (count_from(scores, count, threshold) > taken) return value_of(threshold);  // a tie was left out
   const __m256i limit = _mm256_set1_epi32(static_cast<int>(threshold));
   __m256i best = _mm256_setzero_si256();
   for (int64_t i = 0; i < count; i += 8) {
