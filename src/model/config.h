@@ -73,7 +73,8 @@ struct Config {
   int64_t dspark_num_experts_per_tok = 0;  // 0 = backbone value
 
   struct Vision {
-    int64_t num_hidden_layers = 0, hidden_size = 0, num_attention_heads = 0, intermediate_size = 0, patch_size = 14;
+    int64_t num_hidden_layers = 0, hidden_size = 0, num_attention_heads = 0, intermediate_size = 0,
+            patch_size = 14;
     double rope_theta = 10000.0;
     int64_t downsample_ratio = 3, max_image_tokens = 1024, min_pixels = 295936;
     double max_wh_ratio = 0;  // 0 = none
@@ -84,12 +85,13 @@ struct Config {
   int64_t eos_token_id = 1;
   int64_t pad_token_id = 2;
 
-  /// Original layer ids, for slices: layer l of this config was layer layer_origin[l] of the full model (Engram
-  /// multipliers and primes depend on it). Empty = identity.
+  /// Original layer ids, for slices: layer l of this config was layer layer_origin[l] of the full model
+  /// (Engram multipliers and primes depend on it). Empty = identity.
   std::vector<int64_t> layer_origin;
 
   // ---- derived
   int64_t num_stages() const { return dspark_block_size > 0 ? num_nextn_predict_layers : 0; }
+
   int64_t ratio(int64_t layer) const;  // 0 for draft stages (layer >= num_hidden_layers)
   LayerRole role(int64_t layer) const;
   int64_t kv_source_of(int64_t layer) const;     // -1 if there is none
@@ -97,10 +99,12 @@ struct Config {
   int64_t num_experts(int64_t layer) const;
   int64_t num_active_experts(int64_t layer) const;
   int64_t engram_slot(int64_t layer) const;  // index into engram_layer_ids, -1 if none
+
   int64_t engram_columns() const { return (engram_max_ngram_size - 1) * engram_n_heads; }
 };
 
-/// Parses and checks. Errors (corrupt_data) name the field, got and expected; no field is trusted for an allocation.
+/// Parses and checks. Errors (corrupt_data) name the field, got and expected; no field is trusted for an
+/// allocation.
 Result<Config> parse_config(std::string_view json);
 
 /// The released model's configuration, built in (for plan, inspect and the generator).

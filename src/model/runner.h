@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the runtime sees of a model: sequences with caches, and steps over them. Implemented by model::Model, and by a
-// fake in the scheduler's tests.
+// What the runtime sees of a model: sequences with caches, and steps over them. Implemented by model::Model,
+// and by a fake in the scheduler's tests.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ using SequenceId = int32_t;
 /// The next tokens of one sequence in a step.
 struct StepSlice {
   SequenceId sequence = 0;
-  std::span<const int32_t> tokens;        // at least one
-  std::span<const uint8_t> is_image;      // empty = no image rows; else one flag per token
+  std::span<const int32_t> tokens;         // at least one
+  std::span<const uint8_t> is_image;       // empty = no image rows; else one flag per token
   std::span<const int32_t> logit_offsets;  // which of `tokens` produce a row of logits, ascending
 };
 
@@ -42,8 +42,8 @@ class Runner {
   /// Makes room for `num_tokens` in all. False (nothing changed) when the pool is exhausted.
   virtual bool reserve(SequenceId sequence, int64_t num_tokens) = 0;
 
-  /// Forgets everything from position `length` on (rejected drafts, cancelled rows); length <= sequence_length and at
-  /// most the window slack back.
+  /// Forgets everything from position `length` on (rejected drafts, cancelled rows); length <=
+  /// sequence_length and at most the window slack back.
   virtual void truncate(SequenceId sequence, int64_t length) = 0;
 
   /// Runs the slices as one step. logits [sum of logit_offsets, vocab_size] F32, in slice order.

@@ -111,6 +111,15 @@ std::vector<float> pick_rows(const float* values, int64_t width, const std::vect
   return out;
 }
 
+/// Entries of a row of a golden selection, ascending, without padding.
+std::vector<int64_t> selected_of(const IntTensor& gold, int64_t row) {
+  std::vector<int64_t> entries;
+  std::copy_if(gold.row(row), gold.row(row) + gold.width(), std::back_inserter(entries),
+               [](int64_t e) { return e >= 0; });
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
 /// Keeps what fixtures store; optionally forces the layer inputs from whole golden streams.
 class Recorder final : public model::Probe {
  public:
@@ -118,6 +127,7 @@ class Recorder final : public model::Probe {
       : fixture_(fixture), model_(model), config_(model.config()) {
     if (const IntTensor* pos = fixture.find_int("pos")) positions_ = pos->values;
     layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
+    tainted_.resize(layers_.size());
   }
 
   /// Names of the whole streams at entry of a layer, if the file has them.
@@ -169,6 +179,7 @@ class Recorder final : public model::Probe {
       const int32_t* row = trace.selected + t * config_.index_topk;
       record.selected.emplace_back(row, row + trace.selected_count[t]);
     }
+    find_tainted(trace.layer, record);
     if (is_forcing_) {
       if (trace.layer + 1 == config_.num_hidden_layers) {
         compare_streams(trace.layer, *golden_streams(trace.layer + 1),
@@ -213,11 +224,38 @@ class Recorder final : public model::Probe {
 
   const std::vector<int64_t>& hashes() const { return hash_rows_; }
 
+  /// Rows of a layer whose selection fell the other way at a tie that the official code leaves undefined.
+  bool is_tainted(int64_t layer, int64_t row) const {
+    const auto& rows = tainted_[static_cast<size_t>(layer)];
+    return !rows.empty() && rows[static_cast<size_t>(row)];
+  }
+
   const std::vector<int64_t>& positions() const { return positions_; }
 
  private:
   void keep(LayerRecord& record, const char* name, const float* values, int64_t width) {
     record.floats[name] = pick_rows(values, width, positions_);
+  }
+
+  void find_tainted(int64_t layer, const LayerRecord& record) {
+    if (!fixture_.is_official_code || config_.ratio(layer) == 0) return;
+    auto& rows = tainted_[static_cast<size_t>(layer)];
+    if (record.selected.empty()) {  // a reuse layer has the selection of its index source
+      rows = tainted_[static_cast<size_t>(config_.index_source_of(layer))];
+      return;
+    }
+    const IntTensor* gold = fixture_.find_int(fmt::format("layers.{}.topk", layer));
+    const FloatTensor* gap = fixture_.find_float(fmt::format("layers.{}.topk_gap", layer));
+    const FloatTensor* candidates =
+        fixture_.find_float(fmt::format("layers.{}.candidate_gap", config_.candidate_source_layer_id));
+    if (gold == nullptr || gap == nullptr || gold->rows() != static_cast<int64_t>(record.selected.size()))
+      return;
+    rows.resize(record.selected.size());
+    for (size_t t = 0; t < rows.size(); ++t) {
+      const bool is_above_candidates = candidates != nullptr && layer > config_.candidate_source_layer_id;
+      const bool is_tie = gap->values[t] == 0 || (is_above_candidates && candidates->values[t] == 0);
+      rows[t] = is_tie && selected_of(*gold, static_cast<int64_t>(t)) != record.selected[t];
+    }
   }
 
   /// Weights in the order of ascending expert id, as the fixtures store them.
@@ -239,6 +277,7 @@ class Recorder final : public model::Probe {
     LayerShare& share = shares_[static_cast<size_t>(layer)];
     const int64_t width = gold.width();
     for (int64_t t = 0; t < gold.rows(); ++t) {
+      if (is_tainted(layer, t)) continue;
       int64_t equal = 0;
       for (int64_t i = 0; i < width; ++i) {
         const float a = gold.row(t)[i], b = got[static_cast<size_t>(t * width + i)];
@@ -261,6 +300,7 @@ class Recorder final : public model::Probe {
   bool is_forcing_ = false;
   std::vector<int64_t> positions_, hash_rows_;
   std::vector<LayerRecord> layers_;
+  std::vector<std::vector<bool>> tainted_;  // [layer][row], empty = none
   std::map<std::string, std::vector<float>> globals_;
   std::vector<LayerShare> shares_;
 };
@@ -383,7 +423,7 @@ class FileCheck {
       std::vector<int64_t> want(gold->row(t), gold->row(t) + gold->width());
       std::sort(want.begin(), want.end());
       if (want == record.router[static_cast<size_t>(t)]) continue;
-      if (gap->values[static_cast<size_t>(t)] < kNearTie) {
+      if (gap->values[static_cast<size_t>(t)] < kNearTie || recorder_.is_tainted(layer, t)) {
         ++pool_.near_ties_excused;
         continue;
       }
@@ -405,14 +445,10 @@ class FileCheck {
     int64_t bad = 0, first = -1;
     for (int64_t i = 0; i < gold->rows(); ++i) {
       const int64_t t = is_all_rows ? i : recorder_.positions()[static_cast<size_t>(i)];
-      std::vector<int64_t> want;
-      std::copy_if(gold->row(i), gold->row(i) + gold->width(), std::back_inserter(want),
-                   [](int64_t e) { return e >= 0; });
-      std::sort(want.begin(), want.end());
+      const std::vector<int64_t> want = selected_of(*gold, i);
       const bool is_equal = want == record.selected[static_cast<size_t>(t)];
       const float distance = gap->values[static_cast<size_t>(t)];
-      if (!is_equal && fixture_.is_official_code &&
-          distance == 0) {  // the official code leaves ties undefined
+      if (recorder_.is_tainted(layer, t)) {
         ++pool_.near_ties_excused;
         continue;
       }
@@ -608,6 +644,14 @@ Result<std::vector<std::string>> list_files(const std::vector<std::string>& path
   return files;
 }
 
+/// The official prefill lists min(T, W) window columns, later steps W; BF16 numerators depend on where an
+/// entry stands in the list. A window of T shows the same entries to every row of a T-token prompt in that
+/// layout.
+int64_t window_of(const ForwardFixture& fixture, int64_t sliding_window) {
+  const int64_t tokens = fixture.find_int("ids")->rows();
+  return fixture.is_official_code ? std::min(tokens, sliding_window) : sliding_window;
+}
+
 Status run_mode(const CheckForwardOptions& options, const OpenedSource& opened,
                 const std::vector<ForwardFixture>& fixtures, const std::string& mode, CheckReport& report,
                 Pool& pool) {
@@ -623,9 +667,16 @@ Status run_mode(const CheckForwardOptions& options, const OpenedSource& opened,
   }
   open.max_model_len =
       std::min(opened.config.max_position_embeddings, open.max_num_batched_tokens + FileCheck::kDecodeRoom);
-  RORQUAL_TRY_ASSIGN(const auto model, open_model(opened, open));
+  std::unique_ptr<model::Model> model;
   for (const ForwardFixture& fixture : fixtures) {
     if (fixture.mode != mode) continue;
+    const int64_t window = window_of(fixture, opened.config.sliding_window);
+    if (model == nullptr || model->config().sliding_window != window) {
+      model.reset();  // one copy of the weights at a time
+      model::Config config = opened.config;
+      config.sliding_window = window;
+      RORQUAL_TRY_ASSIGN(model, open_model(opened, open, config));
+    }
     if (fixture.find_float("logits")->width() != model->vocab_size()) {
       return Error(Code::corrupt_data,
                    fmt::format("'{}' has logits of {} tokens, the model has {}", fixture.path,

@@ -89,6 +89,12 @@ Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_opti
 
 Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
                                                  const model::LoadProgress& progress) {
+  return open_model(opened, options, opened.config, progress);
+}
+
+Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
+                                                 const model::Config& config,
+                                                 const model::LoadProgress& progress) {
   model::ModelOptions model_options;
   if (options.numerics != "reference" && options.numerics != "exact") {
     return Error(Code::invalid_argument,
@@ -110,7 +116,7 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   model_options.engram_on_disk = options.engram_placement == "disk";
   model_options.num_threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
   model_options.with_drafts = options.with_drafts;
-  const int64_t longest = opened.config.max_position_embeddings;
+  const int64_t longest = config.max_position_embeddings;
   model_options.max_model_len =
       options.max_model_len > 0 ? options.max_model_len : std::min(longest, kDefaultMaxModelLen);
   if (model_options.max_model_len > longest) {
@@ -120,15 +126,15 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   model_options.max_step_rows = options.max_num_batched_tokens;
   model_options.max_sequences = options.max_num_seqs;
   std::vector<int32_t> token_map;
-  if (!opened.config.engram_layer_ids.empty()) {
+  if (!config.engram_layer_ids.empty()) {
     token_map = text::engram_token_map(*opened.tokenizer).compressed;
     // Embedding rows beyond the tokenizer's ids are never produced; they get the pad token's class.
-    if (static_cast<int64_t>(token_map.size()) < opened.config.vocab_size) {
-      token_map.resize(static_cast<size_t>(opened.config.vocab_size),
-                       token_map[static_cast<size_t>(opened.config.engram_pad_token_id)]);
+    if (static_cast<int64_t>(token_map.size()) < config.vocab_size) {
+      token_map.resize(static_cast<size_t>(config.vocab_size),
+                       token_map[static_cast<size_t>(config.engram_pad_token_id)]);
     }
   }
-  return model::Model::load(*opened.source, opened.config, std::move(token_map), model_options, progress);
+  return model::Model::load(*opened.source, config, std::move(token_map), model_options, progress);
 }
 
 Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,

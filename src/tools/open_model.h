@@ -48,6 +48,12 @@ Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_opti
 Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
                                                  const model::LoadProgress& progress = {});
 
+/// The same with a changed config (checks only); names and shapes of the tensors must not depend on the
+/// change.
+Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
+                                                 const model::Config& config,
+                                                 const model::LoadProgress& progress = {});
+
 /// Everything that a server or a chat needs. Members are destroyed in reverse order: the engine first.
 struct OpenedEngine {
   OpenedSource opened;
