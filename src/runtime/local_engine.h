@@ -21,11 +21,10 @@ struct EngineOptions {
   /// Most prompt tokens of one request in one step while other requests exist. -1 = three quarters of the
   /// budget, 0 = off.
   int64_t long_prefill_token_threshold = -1;
-  int64_t max_num_queued_reqs = 0;  // unfinished requests (waiting and running), 0 = no limit
-  int64_t max_num_queued_tokens =
-      0;                         // refuse while this many prompt tokens are not computed yet, 0 = no limit
-  int64_t max_logprobs = 20;     // of logprobs and prompt_logprobs, -1 = no limit
-  int64_t max_logit_rows = 256;  // rows of logits of one step (bounds memory); raised to max_num_seqs
+  int64_t max_num_queued_reqs = 1024;  // unfinished requests (waiting and running), 0 = no limit
+  int64_t max_num_queued_tokens = 0;   // refuse while so many prompt tokens wait, 0 = no limit
+  int64_t max_logprobs = 20;           // of logprobs and prompt_logprobs, -1 = no limit
+  int64_t max_logit_rows = 256;        // rows of logits of one step (bounds memory); raised to max_num_seqs
   int64_t max_prompt_logprob_entries = int64_t{1} << 26;  // of one request, (k + 1) * prompt tokens
   /// Source of the seeds of requests that give none. Absent: the operating system's randomness.
   std::optional<uint64_t> seed;

@@ -170,6 +170,11 @@ void Sampler::keep_best(const SamplingParams& params) {
   if (params.top_p < 1.0f) {
     // The sorted head grows in steps: most distributions need few tokens, and sorting all of them is slow.
     const double limit = static_cast<double>(params.top_p) * total;
+    // All weights below `least` together stay under (1 - top_p) * total, so none of them is in the head. The
+    // factor keeps the argument true with rounded sums.
+    const double least =
+        0.999 * (1.0 - static_cast<double>(params.top_p)) * total / static_cast<double>(order_.size());
+    std::erase_if(order_, [&](int32_t id) { return static_cast<double>(weights_[index_of(id)]) < least; });
     double before = 0;
     size_t kept = 0;
     size_t sorted = 0;

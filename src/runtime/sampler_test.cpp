@@ -177,7 +177,7 @@ TEST(Sampler, TopPAndTopKEqualABruteForceOnLargeRows) {
     Draw draw = at_temperature(std::vector<float>(3000), 1.3f);
     for (float& x : draw.logits) x = normal(random);
     draw.params.top_k = round % 3 == 0 ? 0 : static_cast<int32_t>(random() % 1500 + 1);
-    draw.params.top_p = round % 2 == 0 ? 0.97f : 0.3f;
+    draw.params.top_p = std::array{0.97f, 0.3f, 0.9999f, 0.7f}[static_cast<size_t>(round) % 4];
     draw.seed = random();
     std::vector<size_t> ids(3000);
     std::iota(ids.begin(), ids.end(), size_t{0});
