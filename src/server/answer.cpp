@@ -112,6 +112,8 @@ void Answer::on_events(Generation& generation, std::vector<GenerationEvent> even
         }
         break;
       case GenerationEvent::Kind::finish:
+        // What was generated before a failure reaches the client.
+        if (head_.stream.stream && !choice.is_done) send_pieces();
         finish_choice(event.choice, event);
         break;
     }
@@ -159,9 +161,10 @@ void Answer::finish_choice(size_t index, const GenerationEvent& event) {
                                      .decode_s = info.decode_s});
   on_choice_end(index);
   const double first_s = choice.first_token ? seconds_between(arrival_, *choice.first_token) : 0;
-  exchange_->set_log_note("prompt=" + std::to_string(usage_.prompt_tokens) +
-                          " cached=" + std::to_string(usage_.cached_tokens) +
-                          " generated=" + std::to_string(usage_.completion_tokens) +
+  int64_t generated = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) generated += completion_tokens(i);
+  exchange_->set_log_note("prompt=" + std::to_string(usage_.prompt_tokens) + " cached=" +
+                          std::to_string(usage_.cached_tokens) + " generated=" + std::to_string(generated) +
                           " queue_ms=" + milliseconds(info.queue_s) + " ttft_ms=" + milliseconds(first_s));
 }
 

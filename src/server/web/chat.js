@@ -611,7 +611,7 @@ function statsText(usage, times, reason) {
   }
   if (times.first) parts.push('first token ' + ((times.first - times.start) / 1000).toFixed(2) + ' s');
   const decode_s = (times.end - times.first) / 1000;
-  if (usage && times.first && decode_s > 0 && usage.completion_tokens > 1) {
+  if (usage && times.first && decode_s > 0.02 && usage.completion_tokens > 1) {
     parts.push(((usage.completion_tokens - 1) / decode_s).toFixed(1) + ' tok/s');
   }
   if (reason && reason !== 'stop') parts.push(reason === 'length' ? 'cut at the token limit' : reason.replace('_', ' '));

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes, keys, origins, the page, metrics: everything around the answers."""
+
+import json
+import re
+import unittest
+
+from harness import ApiTest, Server
+
+OPEN = ["/", "/chat.css", "/chat.js", "/health"]
+GUARDED_GET = ["/v1/models", "/models", "/v1/models/rorqual-mini", "/metrics", "/version", "/ping", "/load", "/ready"]
+GUARDED_POST = ["/v1/chat/completions", "/chat/completions", "/beta/chat/completions", "/v1/completions", "/completions",
+                "/beta/completions", "/tokenize", "/detokenize", "/v1/responses", "/v1/messages",
+                "/anthropic/v1/messages", "/v1/messages/count_tokens"]
+
+
+class Routes(ApiTest):
+    options = {"model": "a", "alias": "b", "demonstration": 1}
+
+    def test_lists_models_with_their_context(self):
+        body = json.loads(self.server.get("/v1/models"))
+        self.assertEqual([m["id"] for m in body["data"]], ["a", "b"])
+        for model in body["data"]:
+            self.assertEqual(model["object"], "model")
+            self.assertEqual(model["max_model_len"], 16384)
+            self.assertIs(model["demonstration"], True)
+        self.assertEqual(json.loads(self.server.get("/v1/models/b"))["id"], "b")
+        error = json.loads(self.server.get("/v1/models/c", 404))["error"]
+        self.assertIn("a, b", error["message"])
+        self.assertEqual(self.server.post("/v1/chat/completions", self.server.chat(model="b"))["model"], "b")
+
+    def test_small_routes(self):
+        self.assertEqual(self.server.get("/health"), "")
+        self.assertEqual(self.server.get("/ping"), "")
+        self.assertEqual(json.loads(self.server.get("/ready")), {"status": "ready", "progress": 1})
+        self.assertEqual(json.loads(self.server.get("/version"))["version"], "0.0.0-test")
+        self.assertEqual(json.loads(self.server.get("/load"))["server_load"], 0)
+
+    def test_later_protocols_say_so(self):
+        for path in ("/v1/responses", "/v1/messages"):
+            self.assertIn("not implemented", self.error(path, {}, 501)["message"])
+
+    def test_page_is_self_contained_and_guarded_by_policy(self):
+        status, headers, html = self.server.request("GET", "/")
+        self.assertEqual(status, 200)
+        policy = headers["Content-Security-Policy"]
+        self.assertIn("default-src 'none'", policy)
+        self.assertNotIn("unsafe", policy)
+        size = len(html)
+        for path in ("/chat.css", "/chat.js"):
+            self.assertIn(f'"{path}"', html)
+            status, headers, text = self.server.request("GET", path)
+            self.assertEqual(status, 200)
+            size += len(text)
+        self.assertLess(size, 120 * 1024)
+        self.assertNotIn("<script>", html)
+        self.assertIsNone(re.search(r"\son\w+=|style=", html))
+        script = self.server.get("/chat.js")
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+            self.assertNotIn(word, script)
+        for text in (html, script, self.server.get("/chat.css")):
+            for url in re.findall(r"https?://[\w.]+", text):
+                self.assertEqual(url, "http://www.w3.org")
+        # The page waits for several keep-alive comments before it speaks of silence, and never gives up by itself.
+        self.assertGreaterEqual(int(re.search(r"kSilenceNotice_ms = (\d+)", script)[1]), 3 * 5000)
+
+    def test_post_from_another_site_is_refused(self):
+        body = json.dumps(self.server.chat(model="a"))
+        status, _, _ = self.server.request("POST", "/v1/chat/completions", body, {"Origin": "http://evil.example"})
+        self.assertEqual(status, 403)
+        own = {"Origin": f"http://127.0.0.1:{self.server.port}"}
+        status, headers, _ = self.server.request("POST", "/v1/chat/completions", body, own)
+        self.assertEqual(status, 200)
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+
+    def test_foreign_host_names_are_refused(self):
+        status, _, _ = self.server.request("GET", "/v1/models", headers={"Host": "evil.example"})
+        self.assertEqual(status, 403)
+
+    def test_forwarded_headers_are_ignored(self):
+        for value in (",", "", ", ,", "x" * 10_000):
+            self.assertEqual(self.server.request("GET", "/health", headers={"X-Forwarded-For": value})[0], 200)
+
+    def test_request_ids(self):
+        _, headers, text = self.server.request("POST", "/v1/chat/completions", self.server.chat(model="a"),
+                                               {"X-Request-Id": "my-id"})
+        self.assertEqual(headers["X-Request-Id"], "my-id")
+        self.assertEqual(json.loads(text)["id"], "chatcmpl-my-id")
+        self.assertIn("id=my-id POST /v1/chat/completions status=200", self.server.log_text())
+
+    def test_logs_hold_no_text(self):
+        messages = [{"role": "user", "content": "xyzzy-secret"}]
+        self.server.post("/v1/chat/completions", self.server.chat(model="a", messages=messages))
+        log = self.server.log_text()
+        self.assertNotIn("xyzzy", log)
+        self.assertNotIn("Hello there", log)
+        self.assertRegex(log, r"prompt=\d+ cached=0 generated=\d+ queue_ms=\d+ ttft_ms=\d+")
+
+
+class Keys(ApiTest):
+    options = {"key": "s3cret-key"}
+
+    def test_every_route_but_health_and_page_needs_the_key(self):
+        for key in ("", "Bearer wrong", "Bearer s3cret-ke", "Bearer s3cret-keyy", "s3cret-key"):
+            for path in OPEN:
+                self.assertEqual(self.server.request("GET", path, headers={"Authorization": key})[0], 200, path)
+            for method, paths in (("GET", GUARDED_GET + ["/unknown"]), ("POST", GUARDED_POST)):
+                for path in paths:
+                    status, headers, text = self.server.request(method, path, "{}" if method == "POST" else None,
+                                                                {"Authorization": key})
+                    self.assertEqual(status, 401, path)
+                    self.assertEqual(json.loads(text)["error"]["type"], "authentication_error")
+                    self.assertEqual(headers["WWW-Authenticate"], "Bearer")
+        for path in GUARDED_GET:
+            self.server.get(path)
+        self.assertNotIn("s3cret-key", self.server.log_text())
+        self.assertNotIn("s3cret-key", self.server.get("/metrics"))
+
+
+class Metrics(ApiTest):
+    script = [{"text": "one two", "cached_tokens": 2, "step_tokens": 1}]
+
+    NAMES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total",
+             "generation_tokens_total", "prompt_tokens_cached_total", "prefix_cache_queries_total",
+             "prefix_cache_hits_total", "num_preemptions_total", "request_success_total", "admission_rejections_total",
+             "time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds",
+             "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
+             "request_decode_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
+             "request_generation_tokens", "request_params_max_tokens", "request_params_n"]
+    OWN = ["engine_steps_total", "engine_alive", "build_info", "http_requests_total"]
+    PROCESS = ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",
+               "process_open_fds", "process_max_fds", "process_start_time_seconds"]
+
+    def test_names_are_the_documented_ones(self):
+        self.server.post("/v1/chat/completions", self.server.chat())
+        text = self.server.get("/metrics")
+        families = set(re.findall(r"^# TYPE (\S+) ", text, re.M))
+        expected = {f"{p}:{n}" for p in ("rorqual", "vllm") for n in self.NAMES}
+        expected |= {f"rorqual:{n}" for n in self.OWN} | set(self.PROCESS)
+        self.assertEqual(families, expected)
+        self.assertEqual(set(re.findall(r"^# HELP (\S+) \S", text, re.M)), expected)
+        for line in text.splitlines():
+            self.assertRegex(line, r'^(# (HELP|TYPE) .*|[a-z_:]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? \S+)$')
+        with open("../../docs/metrics.md", encoding="utf-8") as file:
+            page = file.read()
+        for name in self.NAMES + self.OWN + self.PROCESS:
+            self.assertIn(f"`{name}`", page)
+
+    def test_counts_tokens_and_times(self):
+        answers = [self.server.post("/v1/chat/completions", self.server.chat()) for _ in range(3)]
+        usage = [a["usage"] for a in answers]
+        for prefix in ("rorqual", "vllm"):
+            self.assertEqual(self.server.metric(f"{prefix}:prompt_tokens_total"), sum(u["prompt_tokens"] for u in usage))
+            self.assertEqual(self.server.metric(f"{prefix}:generation_tokens_total"),
+                             sum(u["completion_tokens"] for u in usage))
+            self.assertEqual(self.server.metric(f"{prefix}:prefix_cache_hits_total"), 6)
+            self.assertEqual(self.server.metric(f"{prefix}:request_success_total", 'finished_reason="stop"'), 3)
+            self.assertEqual(self.server.metric(f"{prefix}:request_success_total"), 3)
+            for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "request_prompt_tokens"):
+                self.assertEqual(self.server.metric(f"{prefix}:{name}_count"), 3)
+            self.assertEqual(self.server.metric(f"{prefix}:request_prompt_tokens_sum"),
+                             sum(u["prompt_tokens"] for u in usage))
+        self.assertEqual(self.server.metric("rorqual:http_requests_total", 'status="200"') >= 3, True)
+        self.server.post("/v1/chat/completions", self.server.chat(max_tokens=1))
+        self.assertEqual(self.server.metric("rorqual:request_success_total", 'finished_reason="length"'), 1)
+
+
+class Loading(unittest.TestCase):
+    def test_live_but_not_ready_while_loading(self):
+        server = Server([{"text": "a"}], loading=1)
+        self.addCleanup(server.stop)
+        self.assertEqual(server.get("/health"), "")
+        self.assertEqual(json.loads(server.get("/ready", 503)), {"status": "loading", "progress": 0.25})
+        status, headers, text = server.request("POST", "/v1/chat/completions", server.chat())
+        self.assertEqual(status, 503)
+        self.assertIn("Retry-After", headers)
+        self.assertEqual(json.loads(text)["error"]["code"], "loading")
+        self.assertIn("<title>", server.get("/"))
+
+
+class Cors(unittest.TestCase):
+    def test_listed_origins_get_headers(self):
+        server = Server([{"text": "a"}], origin="https://ui.example")
+        self.addCleanup(server.stop)
+        origin = {"Origin": "https://ui.example"}
+        status, headers, _ = server.request("OPTIONS", "/v1/chat/completions", headers=origin)
+        self.assertEqual(status, 204)
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://ui.example")
+        self.assertNotIn("Access-Control-Allow-Credentials", headers)
+        status, headers, _ = server.request("POST", "/v1/chat/completions", server.chat(), origin)
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, "https://ui.example"))
+
+
+if __name__ == "__main__":
+    unittest.main()
