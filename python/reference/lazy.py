@@ -1,6 +1,6 @@
 """Full-width models in little memory: what is large and rarely used as a whole stays in its storage format.
 
-routed experts      read from the file and dequantised at every use (the last few are kept)
+FP4 and FP8 weights read from the file and dequantised at every use (the last few are kept); wo_a is float32
 embed, head, markov bf16 in memory; rows are widened at lookup, products run over slices of rows
 Engram tables       FP8 bytes and scales in memory, rows dequantised at lookup
 everything else     float32 parameters, as in a model that is loaded whole
@@ -11,7 +11,6 @@ move its last bit.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 
 import torch
@@ -24,7 +23,7 @@ from engram_hash import NgramHasher
 from oracle import Attention, Embedding, Linear, Model, Rounding, rope_inv_freq
 
 HEAD_ROWS = 8192  # rows of a bf16 matrix that are widened at once
-_EXPERT = re.compile(r"\.ffn\.experts\.\d+\.w[123]$")
+_E4M3 = formats.e4m3_table()
 _FP4_PAIRS = formats.fp4_unpack(torch.arange(256, dtype=torch.uint8).unsqueeze(-1))  # [256, 2]
 
 
@@ -35,8 +34,15 @@ def dequantise_fp4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return w.mul_(formats.e8m0_decode(scales).unsqueeze(-1)).view(o, 2 * half)
 
 
-class ExpertStore:
-    """Dequantised expert matrices by name, the least recently used ones dropped."""
+def dequantise_fp8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """formats.fp8_block_dequant for sizes that are multiples of 32; codes uint8 [O, K], scales uint8 [O/32, K/32]."""
+    o, k = codes.shape
+    w = _E4M3.index_select(0, codes.reshape(-1).int()).view(o // 32, 32, k // 32, 32)
+    return w.mul_(formats.e8m0_decode(scales)[:, None, :, None]).view(o, k)
+
+
+class QuantisedStore:
+    """Dequantised matrices by name, the least recently used ones dropped."""
 
     def __init__(self, checkpoint, keep: int):
         self.checkpoint, self.keep, self.kept = checkpoint, keep, OrderedDict()
@@ -45,8 +51,9 @@ class ExpertStore:
         if name in self.kept:
             self.kept.move_to_end(name)
             return self.kept[name]
-        codes = self.checkpoint.get(name + ".weight").view(torch.uint8)
-        w = dequantise_fp4(codes, self.checkpoint.get(name + ".scale").view(torch.uint8))
+        codes, scales = self.checkpoint.get(name + ".weight"), self.checkpoint.get(name + ".scale").view(torch.uint8)
+        dequantise = dequantise_fp4 if codes.dtype == torch.int8 else dequantise_fp8
+        w = dequantise(codes.view(torch.uint8), scales)
         self.kept[name] = w
         while len(self.kept) > self.keep:
             self.kept.popitem(last=False)
@@ -60,10 +67,10 @@ class _Stored(nn.Module):
         self.register_buffer("like", torch.zeros(()), persistent=False)
 
 
-class LazyExpert(_Stored):
+class LazyQuantised(_Stored):
     """Stands for oracle.Linear of kind 'quant'."""
 
-    def __init__(self, name: str, store: ExpertStore):
+    def __init__(self, name: str, store: QuantisedStore):
         super().__init__()
         self.follow_dtype()
         self.name, self.store = name, store
@@ -108,11 +115,11 @@ class LazyTable(_Stored):
         return formats.row_fp8_dequant(self.codes[ids], self.scales[ids]).to(self.like.dtype)
 
 
-def _stand_in(name: str, module: nn.Module, store: ExpertStore):
+def _stand_in(name: str, module: nn.Module, store: QuantisedStore):
     """What keeps `module` in storage format, or None if it becomes float32."""
     get = store.checkpoint.get
-    if isinstance(module, Linear) and _EXPERT.search(name):
-        return LazyExpert(name, store)
+    if isinstance(module, Linear) and module.kind == "quant" and module.weight.shape[0] % 32 == 0:
+        return LazyQuantised(name, store)
     if isinstance(module, Linear) and (name == "head" or name.endswith("markov_head.head")):
         return LazyHead(get(name + ".weight"))
     if isinstance(module, Embedding) and name.endswith("engram.embed"):
@@ -123,14 +130,14 @@ def _stand_in(name: str, module: nn.Module, store: ExpertStore):
 
 
 @torch.no_grad()
-def build_lazy_model(cfg: Config, token_map, checkpoint, keep_matrices: int = 24) -> Model:
-    """`keep_matrices`: how many dequantised expert matrices stay in memory (47 MB each at full width)."""
+def build_lazy_model(cfg: Config, token_map, checkpoint, keep_matrices: int = 12) -> Model:
+    """`keep_matrices`: how many dequantised matrices stay in memory (47 MB for one of an expert at full width)."""
     from checkpoint import decode
 
     with torch.device("meta"):  # shapes only; nothing is allocated
         model = Model(cfg, token_map)
     model.hasher = NgramHasher(cfg, token_map) if cfg.engram_layer_ids else None
-    store = ExpertStore(checkpoint, keep_matrices)
+    store = QuantisedStore(checkpoint, keep_matrices)
     for name, module in list(model.named_modules()):
         new = _stand_in(name, module, store)
         if new is not None:
