@@ -26,8 +26,8 @@ struct CountKey {
 };
 
 constexpr std::array<CountKey, 9> kCountKeys = {{
-    {"experts", &SyntheticSpec::experts, 6, 65535},
-    {"draft-experts", &SyntheticSpec::draft_experts, 3, 65535},
+    {"experts", &SyntheticSpec::experts, 6, 4096},
+    {"draft-experts", &SyntheticSpec::draft_experts, 3, 4096},
     {"engram-rows", &SyntheticSpec::engram_rows, 16, 16'000'000},
     {"hidden", &SyntheticSpec::hidden, 32, 65536},
     {"heads", &SyntheticSpec::heads, 8, 1024},
