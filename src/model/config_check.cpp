@@ -329,6 +329,9 @@ Status check_vision(const Config& config) {
     }
     if (vision.num_hidden_layers == 0) return Ok{};  // no tower: the rest is not used
   }
+  if (!(vision.rope_theta >= 1.001 && vision.rope_theta <= kMaxTheta)) {
+    return field_error("vision_config.rope_theta", vision.rope_theta, fmt::format("1.001 to {}", kMaxTheta));
+  }
   RORQUAL_TRY(check_multiple("vision_config.hidden_size", vision.hidden_size, vision.num_attention_heads));
   if (!(vision.max_wh_ratio >= 0 && std::isfinite(vision.max_wh_ratio))) {
     return field_error("vision_config.max_wh_ratio", vision.max_wh_ratio, "a number >= 0 or null");

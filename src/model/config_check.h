@@ -2,6 +2,10 @@
 // The rules between a config's fields. Private to src/model and the generator, which builds configs itself.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "base/result.h"
 #include "model/config.h"
 

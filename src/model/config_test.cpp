@@ -242,6 +242,7 @@ const BadField kBadFields[] = {
     {"/quantization_config/expert_dtype", "\"fp8\"", "expert_dtype"},
     {"/vision_config/num_hidden_layers", "-1", "vision_config.num_hidden_layers"},
     {"/vision_config/hidden_size", "0", "vision_config.hidden_size"},
+    {"/vision_config/rope_theta", "-1", "vision_config.rope_theta is -1"},
     {"/vision_config/num_attention_heads", "5", "vision_config.hidden_size"},
     {"/image_token_id", "5000", "image_token_id"},
     {"/eos_token_id", "-7", "eos_token_id"},
