@@ -26,12 +26,9 @@ struct ApiError {
   /// {"error":{"message":…,"type":…,"param":null,"code":…}}
   std::string body() const;
 
-  static ApiError conversion(std::string message) { return {.message = std::move(message)}; }
+  static ApiError conversion(std::string message);
 
-  static ApiError malformed(const std::string& what) {
-    return {.error_class = ErrorClass::malformed_body,
-            .message = "Failed to deserialize the JSON body into the target type: " + what};
-  }
+  static ApiError malformed(const std::string& what);
 };
 
 /// A value or an ApiError.
@@ -59,5 +56,16 @@ class [[nodiscard]] ApiResult {
  private:
   std::variant<T, ApiError> value_;
 };
+
+#define RORQUAL_API_CONCAT_2(a, b) a##b
+#define RORQUAL_API_CONCAT(a, b) RORQUAL_API_CONCAT_2(a, b)
+
+/// RORQUAL_API_TRY_ASSIGN(auto x, f()): declares x with the value, or returns the ApiError.
+#define RORQUAL_API_TRY_ASSIGN(declaration, expr)              \
+  auto RORQUAL_API_CONCAT(rorqual_api_, __LINE__) = (expr);    \
+  if (!RORQUAL_API_CONCAT(rorqual_api_, __LINE__).ok()) {      \
+    return RORQUAL_API_CONCAT(rorqual_api_, __LINE__).error(); \
+  }                                                            \
+  declaration = *std::move(RORQUAL_API_CONCAT(rorqual_api_, __LINE__))
 
 }  // namespace rorqual::api

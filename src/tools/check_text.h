@@ -14,7 +14,6 @@ struct CheckTextOptions {
   std::string kind;  // encoding | encoder-ext | tokenizer | parsing | image-tokens
   std::vector<std::string> files;
   std::string tokenizer;  // path of tokenizer.json; needed by encoding, tokenizer, parsing
-  int max_failures_shown = 20;
 };
 
 /// Prints failures and `N passed, M failed` to stdout. Errors: gate when a case fails or none ran;

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of chat completions: shape first, rules second.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/body_reader.h"
+#include "api/policy.h"
+#include "text/chat_encoder.h"
+
+namespace rorqual::api {
+
+/// A message of the right shape whose rules are not checked yet.
+struct RawMessage {
+  text::Message message;  // content still empty
+  bool has_content = false;
+  bool has_tool_calls = false;
+  Json content;  // string or list of parts
+};
+
+std::vector<RawMessage> read_chat_messages(BodyReader& reader, const Json& body, const ApiPolicy& policy);
+
+/// Contents, order of calls and results, prefix. System messages without content are left out.
+ApiResult<std::vector<text::Message>> convert_chat_messages(const std::vector<RawMessage>& raw);
+
+}  // namespace rorqual::api

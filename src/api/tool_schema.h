@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tools of a request: name rules, JSON Schema checks, strict normalisation, prompt lines and constraint text.
+// docs/api.md#tools.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/api_error.h"
+
+namespace rorqual::api {
+
+struct Tool {
+  std::string name;
+  std::optional<std::string> description;
+  std::string parameters_json;  // JSON text as sent, "" if absent or null
+  std::optional<bool> strict;
+  bool defer_loading = false;
+};
+
+/// Name rules; `where` is e.g. "tools[0].function.name".
+std::optional<ApiError> check_tool_name(const std::string& name, const std::string& where);
+
+/// Unique names and schemas of all tools; strict ones are replaced by their normal form.
+std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools, bool normalise_strict);
+
+/// Strict and other tools must not be mixed.
+std::optional<ApiError> check_strict_mix(const std::vector<Tool>& tools);
+
+/// Strict normal form of a schema (docs/api.md#strict). `is_tool` selects the texts and whether an empty
+/// object is allowed at the top.
+ApiResult<nlohmann::ordered_json> normalise_strict_schema(const nlohmann::ordered_json& schema, bool is_tool);
+
+/// What is wrong with `schema` as a JSON Schema, or "".
+std::string schema_problem(const nlohmann::ordered_json& schema);
+
+/// Prompt lines, one per tool.
+std::vector<std::string> tool_lines(const std::vector<Tool>& tools);
+
+/// Compact JSON array of function tools, for the constraint.
+std::string tool_constraint(const std::vector<Tool>& tools);
+
+}  // namespace rorqual::api

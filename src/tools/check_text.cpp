@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text vectors: one function per kind, one line of JSON per case.
+#include "tools/check_text.h"
+
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "api/request.h"
+#include "text/chat_encoder.h"
+#include "text/image_tokens.h"
+#include "text/json_text.h"
+#include "text/output_parser.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+#include "tools/check_report.h"
+
+namespace rorqual::tools {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kShownBytes = 120;
+
+/// Problem of a case, or "".
+using Check = std::function<std::string(const Json&)>;
+
+std::string compact(const Json& value) {
+  return text::json_text(value, text::JsonStyle::compact);
+}
+
+/// Where two texts part, in code points, with what follows on both sides.
+std::string text_difference(const std::string& what, const std::string& got, const std::string& expected) {
+  if (got == expected) return {};
+  size_t pos = 0;
+  while (pos < got.size() && pos < expected.size() && got[pos] == expected[pos]) ++pos;
+  while (pos > 0 && (static_cast<unsigned char>(got[pos < got.size() ? pos : pos - 1]) & 0xC0) == 0x80) --pos;
+  const auto offset = text::count_code_points(std::string_view(got).substr(0, pos));
+  return what + " differs at code point " + std::to_string(offset) + ": got " +
+         text::json_quote(got.substr(pos, kShownBytes)) + ", expected " +
+         text::json_quote(expected.substr(pos, kShownBytes));
+}
+
+std::string ids_difference(const std::string& what, const std::vector<int32_t>& got,
+                           const Json& expected_json) {
+  const auto expected = expected_json.get<std::vector<int32_t>>();
+  if (got == expected) return {};
+  size_t pos = 0;
+  while (pos < got.size() && pos < expected.size() && got[pos] == expected[pos]) ++pos;
+  const auto show = [pos](const std::vector<int32_t>& ids) {
+    return pos < ids.size() ? std::to_string(ids[pos]) : std::string("the end");
+  };
+  return what + " differ at index " + std::to_string(pos) + ": got " + show(got) + ", expected " +
+         show(expected) + " (" + std::to_string(got.size()) + " ids, expected " +
+         std::to_string(expected.size()) + ")";
+}
+
+std::string value_difference(const std::string& what, const Json& got, const Json& expected) {
+  if (got == expected) return {};
+  return what + ": got " + compact(got).substr(0, 400) + ", expected " + compact(expected).substr(0, 400);
+}
+
+// ---- encoding ----
+
+const char* stage_name(text::InitialStage stage) {
+  switch (stage) {
+    case text::InitialStage::reasoning:
+      return "ReasoningStart";
+    case text::InitialStage::reasoning_continuation:
+      return "ReasoningContinuation";
+    case text::InitialStage::content_continuation:
+      return "ContentContinuation";
+    case text::InitialStage::content:
+      break;
+  }
+  return nullptr;
+}
+
+Json optional_json(const auto& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json images_json(const std::vector<text::ImageInput>& images) {
+  Json out = Json::array();
+  for (const auto& image : images) {
+    out.push_back({{"kind", image.kind == text::ImageInput::Kind::url ? "url" : "data_url"},
+                   {"url", image.url},
+                   {"detail", image.detail},
+                   {"path", image.path}});
+  }
+  return out;
+}
+
+Json parsing_json(const text::ParserOptions& options) {
+  const char* stage = stage_name(options.initial_stage);
+  return {{"parse_tool_calls", options.parse_tool_calls},
+          {"starts_in_tool_calls", options.starts_in_tool_calls},
+          {"parse_json_output", options.parse_json_output},
+          {"thinking_initial_stage", stage == nullptr ? Json(nullptr) : Json(stage)},
+          {"stop", options.stop}};
+}
+
+Json inference_json(const api::ChatRequest& request) {
+  const auto& s = request.sampling;
+  const char* kind = request.constraint.kind_name();
+  return {{"max_tokens", optional_json(s.max_tokens)},
+          {"temperature", static_cast<double>(s.temperature)},
+          {"top_p", static_cast<double>(s.top_p)},
+          {"logprobs", s.logprobs},
+          {"top_logprobs", optional_json(s.top_logprobs)},
+          {"seed", optional_json(s.seed)},
+          {"constraint", kind == nullptr ? Json(nullptr) : Json{kind, request.constraint.text}}};
+}
+
+api::ApiResult<api::ChatRequest> parse_request(const std::string& api_name, const std::string& body) {
+  static const api::ApiPolicy policy = api::ApiPolicy::official({"DeepSeek-V4-Pro", "DeepSeek-V4.1-Flash"});
+  if (api_name == "messages") return api::parse_messages_request(body, policy);
+  if (api_name == "responses") return api::parse_responses_request(body, policy);
+  return api::parse_chat_request(body, policy);
+}
+
+std::string check_error(const api::ApiResult<api::ChatRequest>& parsed, const Json& expected) {
+  if (parsed.ok()) return "accepted, expected an error: " + compact(expected).substr(0, 300);
+  const api::ApiError& error = parsed.error();
+  const bool is_conversion = error.error_class == api::ErrorClass::conversion;
+  Json got{{"class", is_conversion ? "conversion" : "malformed_body"}, {"status", error.http_status}};
+  Json want{{"class", expected["class"]}, {"status", expected["status"]}};
+  if (expected["class"] == "conversion") {
+    got["body"] = is_conversion ? Json::parse(error.body(), nullptr, false) : Json(error.message);
+    want["body"] = expected["body"];
+  }
+  return value_difference("error", got, want);
+}
+
+std::string first_of(std::initializer_list<std::string> problems) {
+  for (const auto& problem : problems) {
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::string check_encoding_case(const Json& row, const text::Tokenizer& tokenizer) {
+  const Json& expected = row["expected"];
+  const auto parsed = parse_request(row["api"].get<std::string>(), compact(row["request"]));
+  if (expected.contains("error")) return check_error(parsed, expected["error"]);
+  if (!parsed.ok()) return "refused: " + parsed.error().message;
+  const auto prompt = text::encode_chat(parsed->conversation, tokenizer);
+  if (!prompt.ok()) return prompt.error().message();
+  return first_of({text_difference("prompt", prompt->text, expected["prompt"].get<std::string>()),
+                   value_difference("special_ranges", prompt->special_ranges, expected["special_ranges"]),
+                   ids_difference("token_ids", prompt->token_ids, expected["token_ids"]),
+                   value_difference("images", images_json(prompt->images), expected["images"]),
+                   value_difference("parsing", parsing_json(parsed->parsing), expected["parsing"]),
+                   value_difference("inference", inference_json(*parsed), expected["inference"])});
+}
+
+// ---- features of the reference encoder ----
+
+std::optional<int32_t> reference_effort(const Json& value) {
+  if (value.is_null()) return 75;
+  if (value.is_number_integer() && value >= 1 && value <= 100) return value.get<int32_t>();
+  if (value == "low") return 50;
+  if (value == "high" || value == "xhigh") return 75;
+  if (value == "max") return 100;
+  return std::nullopt;
+}
+
+std::optional<text::Role> reference_role(const std::string& name) {
+  using text::Role;
+  for (const auto& [role_name, role] : {std::pair{"system", Role::system},
+                                        {"user", Role::user},
+                                        {"assistant", Role::assistant},
+                                        {"tool", Role::tool},
+                                        {"latest_reminder", Role::latest_reminder},
+                                        {"developer", Role::developer}}) {
+    if (name == role_name) return role;
+  }
+  return std::nullopt;
+}
+
+std::string tool_line(const Json& tool) {
+  const Json& function = tool.contains("function") ? tool["function"] : tool;
+  return text::json_text(function);
+}
+
+/// One message of the reference encoder's input; tools and response_format may hang on it.
+std::optional<text::Message> reference_message(const Json& item, text::Conversation& conversation) {
+  const auto role = reference_role(item.value("role", ""));
+  if (!role) return std::nullopt;
+  text::Message message;
+  message.role = *role;
+  message.content.push_back(
+      {false,
+       item.contains("content") && item["content"].is_string() ? item["content"].get<std::string>() : "",
+       {}});
+  if (item.contains("reasoning_content") && item["reasoning_content"].is_string())
+    message.reasoning = item["reasoning_content"].get<std::string>();
+  message.tool_call_id = item.value("tool_call_id", "");
+  message.is_prefix = item.value("wo_eos", false) || item.value("prefix", false);
+  if (item.contains("task") && item["task"].is_string()) {
+    message.task = text::quick_task_from_name(item["task"].get<std::string>());
+    if (message.task == text::QuickTask::none) return std::nullopt;
+  }
+  for (const auto& call : item.value("tool_calls", Json::array())) {
+    const Json& function = call["function"];
+    message.tool_calls.push_back({call.value("id", ""), function["name"].get<std::string>(),
+                                  function["arguments"].get<std::string>()});
+  }
+  for (const auto& tool : item.value("tools", Json::array()))
+    conversation.tool_schemas.push_back(tool_line(tool));
+  if (item.contains("response_format"))
+    conversation.response_schema = text::json_text(item["response_format"]);
+  return message;
+}
+
+bool append_messages(const Json& list, text::Conversation& conversation) {
+  for (const auto& item : list) {
+    auto message = reference_message(item, conversation);
+    if (!message) return false;
+    conversation.messages.push_back(*std::move(message));
+  }
+  return true;
+}
+
+/// nullopt where the reference encoder refuses the input.
+std::optional<text::Conversation> reference_conversation(const Json& row) {
+  const Json& kwargs = row["kwargs"];
+  text::Conversation conversation;
+  conversation.thinking = row["thinking_mode"] == "thinking";
+  const auto effort = reference_effort(kwargs.value("reasoning_effort", Json(nullptr)));
+  if (conversation.thinking && !effort) return std::nullopt;
+  conversation.effort = effort.value_or(75);
+  conversation.add_bos = kwargs.value("add_default_bos_token", true);
+  conversation.keep_reasoning =
+      kwargs.value("drop_thinking", true) ? text::KeepReasoning::after_last_user : text::KeepReasoning::all;
+  const Json context =
+      kwargs.contains("context") && kwargs["context"].is_array() ? kwargs["context"] : Json::array();
+  if (!append_messages(context, conversation)) return std::nullopt;
+  conversation.num_context_messages = conversation.messages.size();
+  if (!append_messages(row["messages"], conversation)) return std::nullopt;
+  return conversation;
+}
+
+std::string check_encoder_ext_case(const Json& row) {
+  const Json& expected = row["expected"];
+  const auto conversation = reference_conversation(row);
+  if (expected.contains("error")) {
+    return conversation ? "accepted, expected an error: " + compact(expected["error"]).substr(0, 200)
+                        : std::string();
+  }
+  if (!conversation) return "refused";
+  return text_difference("prompt", text::render_chat(*conversation).text,
+                         expected["prompt"].get<std::string>());
+}
+
+// ---- tokenizer ----
+
+std::string check_tokenizer_case(const Json& row, const text::Tokenizer& tokenizer) {
+  const auto text = row["text"].get<std::string>();
+  const auto with_added = tokenizer.encode(text, text::EncodeMode::with_added);
+  text::Detokenizer stream(tokenizer, false);
+  std::string streamed;
+  for (const int32_t id : with_added) streamed += stream.push(id);
+  streamed += stream.flush();
+  return first_of(
+      {ids_difference("ids_plain", tokenizer.encode(text, text::EncodeMode::plain), row["ids_plain"]),
+       ids_difference("ids_with_added", with_added, row["ids_with_added"]),
+       text_difference("decoded text", tokenizer.decode(with_added, false), text),
+       text_difference("streamed text", streamed, text)});
+}
+
+// ---- parsing ----
+
+text::ParserOptions parser_options(const Json& options) {
+  text::ParserOptions out;
+  const Json& stage = options["thinking_initial_stage"];
+  if (stage == "ReasoningStart") out.initial_stage = text::InitialStage::reasoning;
+  if (stage == "ReasoningContinuation") out.initial_stage = text::InitialStage::reasoning_continuation;
+  if (stage == "ContentContinuation") out.initial_stage = text::InitialStage::content_continuation;
+  out.parse_tool_calls = options["parse_tool_calls"];
+  out.starts_in_tool_calls = options["starts_in_tool_calls"];
+  out.parse_json_output = options["parse_json_output"];
+  out.stop = options["stop_sequences"].get<std::vector<std::string>>();
+  return out;
+}
+
+/// One event as the chat API prints its delta; null where it prints none.
+Json delta_json(const text::ParserEvent& event) {
+  using Kind = text::ParserEvent::Kind;
+  switch (event.kind) {
+    case Kind::reasoning:
+      return {{"reasoning_content", event.text}};
+    case Kind::content:
+      return {{"content", event.text}};
+    case Kind::tool_begin:
+      return {{"tool_calls", Json::array({{{"index", event.tool_index},
+                                           {"type", "function"},
+                                           {"function", {{"name", event.text}, {"arguments", ""}}}}})}};
+    case Kind::tool_arguments:
+      return {{"tool_calls",
+               Json::array({{{"index", event.tool_index}, {"function", {{"arguments", event.text}}}}})}};
+    case Kind::tool_end:
+      break;
+  }
+  return nullptr;
+}
+
+struct ParseRun {
+  Json deltas = Json::array();
+  text::ParsedOutput output;
+  std::string finish_reason;
+};
+
+ParseRun run_parser(const Json& row, const text::Tokenizer& tokenizer) {
+  ParseRun run;
+  run.deltas.push_back({{"content", ""}});
+  text::OutputParser parser(tokenizer, parser_options(row["options"]));
+  const auto take = [&run](const std::vector<text::ParserEvent>& events) {
+    text::accumulate(events, run.output);
+    for (const auto& event : events) {
+      Json delta = delta_json(event);
+      if (!delta.is_null()) run.deltas.push_back(std::move(delta));
+    }
+  };
+  for (const int32_t id : row["token_ids"].get<std::vector<int32_t>>()) take(parser.push(id));
+  take(parser.finish());
+  run.finish_reason = parser.finish_reason(row["backend_finish"] == "length" ? text::StopCause::length
+                                                                             : text::StopCause::stop);
+  run.deltas.push_back({{"content", ""}, {"finish_reason", run.finish_reason}});
+  return run;
+}
+
+/// A parameter without its string attribute: the official stream is broken there, ours is repaired.
+bool is_outside_grammar(const Json& row) {
+  const auto text = row["text"].get<std::string>();
+  for (size_t pos = text.find("parameter name=\""); pos != std::string::npos;
+       pos = text.find("parameter name=\"", pos + 1)) {
+    const size_t end = text.find("\">", pos);
+    if (end != std::string::npos && text.find("\" string=\"", pos) > end) return true;
+  }
+  return false;
+}
+
+std::string check_parsing_case(const Json& row, const text::Tokenizer& tokenizer) {
+  const Json& expected = row["expected"];
+  const ParseRun run = run_parser(row, tokenizer);
+  Json calls = Json::array();
+  for (const auto& call : run.output.calls)
+    calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+  if (is_outside_grammar(row)) {  // only the repair is checked: every argument text is JSON
+    for (const auto& call : run.output.calls) {
+      if (!text::parse_json(call.arguments)) return "repaired arguments are not JSON: " + call.arguments;
+    }
+    return value_difference("number of calls", calls.size(), expected["tool_calls"].size());
+  }
+  const Json& reasoning = expected["reasoning_content"];
+  return first_of({value_difference("reasoning_content", optional_json(run.output.reasoning), reasoning),
+                   text_difference("content", run.output.content, expected["content"].get<std::string>()),
+                   value_difference("tool_calls", calls, expected["tool_calls"]),
+                   value_difference("finish_reason", run.finish_reason, expected["finish_reason"]),
+                   value_difference("stream_token_by_token", run.deltas, row["stream_token_by_token"])});
+}
+
+std::string check_image_tokens_case(const Json& row) {
+  const auto count = text::image_token_count(row["width"].get<int64_t>(), row["height"].get<int64_t>());
+  if (!count.ok()) return count.error().message();
+  return value_difference("image_tokens", *count, row["image_tokens"]);
+}
+
+// ---- files ----
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error(Code::io, "cannot read " + path, "check the path");
+  std::ostringstream content;
+  content << file.rdbuf();
+  return std::move(content).str();
+}
+
+Status check_file(const std::string& path, const Check& check, CheckReport& report) {
+  RORQUAL_TRY_ASSIGN(const std::string content, read_file(path));
+  std::istringstream lines(content);
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    if (line.empty()) continue;
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object()) {
+      return Error(Code::corrupt_data, path + ":" + std::to_string(number) + ": not a JSON object",
+                   "vector files have one JSON object per line");
+    }
+    const std::string problem = check(row);
+    report.expect(problem.empty(),
+                  [&] { return row.value("id", path + ":" + std::to_string(number)) + ": " + problem; });
+  }
+  return Ok{};
+}
+
+Result<Check> make_check(const CheckTextOptions& options) {
+  if (options.kind == "encoder-ext") return Check(check_encoder_ext_case);
+  if (options.kind == "image-tokens") return Check(check_image_tokens_case);
+  std::string (*check)(const Json&, const text::Tokenizer&) = nullptr;
+  if (options.kind == "encoding") check = check_encoding_case;
+  if (options.kind == "tokenizer") check = check_tokenizer_case;
+  if (options.kind == "parsing") check = check_parsing_case;
+  if (check == nullptr) {
+    return Error(Code::invalid_argument, "unknown kind of check '" + options.kind + "'",
+                 "text kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens");
+  }
+  if (options.tokenizer.empty()) {
+    return Error(Code::invalid_argument, "check " + options.kind + " needs the tokenizer of DeepSeek-V4.1",
+                 "give --tokenizer FILE; scripts/make_real_tokenizer.py makes the file");
+  }
+  RORQUAL_TRY_ASSIGN(const std::string json, read_file(options.tokenizer));
+  RORQUAL_TRY_ASSIGN(auto tokenizer, text::Tokenizer::from_json(json));
+  const auto shared = std::make_shared<const text::Tokenizer>(std::move(tokenizer));
+  return Check([check, shared](const Json& row) { return check(row, *shared); });
+}
+
+}  // namespace
+
+Status check_text(const CheckTextOptions& options) {
+  RORQUAL_TRY_ASSIGN(const Check check, make_check(options));
+  CheckReport report;
+  for (const auto& file : options.files) RORQUAL_TRY(check_file(file, check, report));
+  report.print(std::cout);
+  if (report.failed() > 0) {
+    return Error(Code::gate, std::to_string(report.failed()) + " of " +
+                                 std::to_string(report.passed() + report.failed()) + " cases failed");
+  }
+  if (report.passed() == 0) return Error(Code::gate, "no case was run", "give files with at least one line");
+  return Ok{};
+}
+
+}  // namespace rorqual::tools
