@@ -569,15 +569,20 @@ struct Candidates {
   const float* row(int64_t t) const { return score->floats.data() + t * width; }
 };
 
+struct BlockChoice {
+  int64_t num_blocks, block_size;
+};
+
 void check_mask(OpsCheck& check, const std::string& name, const OpsTensor& want, const Candidates& c,
-                int64_t blocks, int64_t block_size) {
+                const BlockChoice& choice) {
   std::vector<int64_t> got(static_cast<size_t>(c.rows * c.width));
-  std::vector<int32_t> ids(static_cast<size_t>(blocks));
+  std::vector<int32_t> ids(static_cast<size_t>(choice.num_blocks));
   for (int64_t t = 0; t < c.rows; ++t) {
-    const int64_t kept = check.ops.candidate_blocks(c.row(t), c.length(t), block_size, blocks, ids.data());
+    const int64_t kept =
+        check.ops.candidate_blocks(c.row(t), c.length(t), choice.block_size, choice.num_blocks, ids.data());
     for (int64_t i = 0; i < kept; ++i) {
-      const int64_t begin = ids[static_cast<size_t>(i)] * block_size,
-                    end = std::min(c.width, begin + block_size);
+      const int64_t begin = ids[static_cast<size_t>(i)] * choice.block_size,
+                    end = std::min(c.width, begin + choice.block_size);
       for (int64_t j = begin; j < end; ++j) got[static_cast<size_t>(t * c.width + j)] = 1;
     }
   }
@@ -620,7 +625,7 @@ Status check_ops_attention(OpsCheck& check) {
     if (std::sscanf(name.c_str(), "cand.mask_%lldx%lld", &blocks, &size) == 2) {
       if (tensor.count() != c.rows * c.width || blocks < 1 || size < 1)
         return missing(check.vectors, name + " that fits");
-      check_mask(check, name, tensor, c, std::min<int64_t>(blocks, c.width), size);
+      check_mask(check, name, tensor, c, {std::min<int64_t>(blocks, c.width), size});
     } else if (std::sscanf(name.c_str(), "cand.topk%lld", &k) == 1) {
       if (k < 1 || tensor.count() != c.rows * k) return missing(check.vectors, name + " that fits");
       check_top_k(check, name, tensor, c, k);

@@ -49,10 +49,11 @@ inline void tile_chain(const BroadcastRows& rows, const float* b, int64_t b_stri
   }
 }
 
-/// acc[r][v] += even chain + odd chain of the block. Not inlined: the callers would take the registers of the strides.
+/// acc[r][v] += even chain + odd chain of the block. Not inlined: the callers would take the registers of the
+/// strides.
 template <int Rows, int Vecs>
 __attribute__((noinline)) void tile_block(const BroadcastRows& rows, const float* b, int64_t b_stride,
-                       TileAcc<Rows, Vecs>& acc) {
+                                          TileAcc<Rows, Vecs>& acc) {
   TileAcc<Rows, Vecs> even, odd;
   tile_chain<Rows, Vecs>(rows, b, b_stride, 0, even);
   tile_chain<Rows, Vecs>(rows, b, b_stride, 1, odd);
