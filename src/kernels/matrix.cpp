@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/matrix.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -42,71 +44,128 @@ struct PackJob {
   int64_t panel_rows(int64_t panel) const { return std::min(kPanelRows, rows - panel * kPanelRows); }
 
   int64_t block_cols(int64_t block) const { return std::min(kBlockCols, cols - block * kBlockCols); }
+
+  bool is_whole(int64_t panel, int64_t block) const {
+    return panel_rows(panel) == kPanelRows && block_cols(block) == kBlockCols;
+  }
 };
 
+/// 16 rows of 16 bytes -> 16 columns of 16 bytes: four rounds of a perfect shuffle.
+void transpose_bytes(const uint8_t* src, int64_t src_stride, uint8_t* dst) {
+  __m128i rows[kPanelRows];
+  for (int64_t r = 0; r < kPanelRows; ++r) {
+    rows[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + r * src_stride));
+  }
+  for (int round = 0; round < 4; ++round) {
+    __m128i next[kPanelRows];
+    for (int i = 0; i < 8; ++i) {
+      next[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + 8]);
+      next[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + 8]);
+    }
+    std::copy_n(next, kPanelRows, rows);
+  }
+  for (int64_t k = 0; k < kPanelRows; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(dst) + k, rows[k]);
+}
+
+/// 16 rows of `words` 4-byte words (a multiple of 4) -> words rows of 16.
+void transpose_words(const std::byte* src, int64_t src_stride, int64_t words, std::byte* dst) {
+  for (int64_t r = 0; r < kPanelRows; r += 4) {
+    for (int64_t k = 0; k < words; k += 4) {
+      __m128 rows[4];
+      for (int64_t i = 0; i < 4; ++i) {
+        rows[i] = _mm_loadu_ps(reinterpret_cast<const float*>(src + (r + i) * src_stride + k * 4));
+      }
+      _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2], rows[3]);
+      for (int64_t i = 0; i < 4; ++i) {
+        _mm_storeu_ps(reinterpret_cast<float*>(dst + ((k + i) * kPanelRows + r) * 4), rows[i]);
+      }
+    }
+  }
+}
+
 /// f32 [k][row].
-void pack_block_f32(const PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
-  auto* out = reinterpret_cast<uint32_t*>(out_bytes);
-  const int64_t width = job.block_cols(block);
+void pack_block_f32(const PackJob& job, int64_t panel, int64_t block, std::byte* out) {
+  const std::byte* src = job.src + (panel * kPanelRows * job.cols + block * kBlockCols) * 4;
+  if (job.is_whole(panel, block)) return transpose_words(src, job.cols * 4, kBlockCols, out);
   for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
-    const std::byte* row = job.src + ((panel * kPanelRows + r) * job.cols + block * kBlockCols) * 4;
-    for (int64_t k = 0; k < width; ++k) std::memcpy(&out[k * kPanelRows + r], row + k * 4, 4);
+    for (int64_t k = 0; k < job.block_cols(block); ++k) {
+      std::memcpy(out + (k * kPanelRows + r) * 4, src + (r * job.cols + k) * 4, 4);
+    }
   }
 }
 
 /// bf16 [k/2][row]{even, odd}.
-void pack_block_bf16(const PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
-  auto* out = reinterpret_cast<uint16_t*>(out_bytes);
-  const int64_t width = job.block_cols(block);
+void pack_block_bf16(const PackJob& job, int64_t panel, int64_t block, std::byte* out) {
+  const std::byte* src = job.src + (panel * kPanelRows * job.cols + block * kBlockCols) * 2;
+  if (job.is_whole(panel, block)) return transpose_words(src, job.cols * 2, kBlockCols / 2, out);
   for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
-    const std::byte* row = job.src + ((panel * kPanelRows + r) * job.cols + block * kBlockCols) * 2;
-    for (int64_t k = 0; k < width; ++k) {
-      std::memcpy(&out[(k / 2 * kPanelRows + r) * 2 + k % 2], row + k * 2, 2);
+    for (int64_t k = 0; k < job.block_cols(block); ++k) {
+      std::memcpy(out + ((k / 2 * kPanelRows + r) * 2 + k % 2) * 2, src + (r * job.cols + k) * 2, 2);
     }
   }
+}
+
+/// Some code has a magnitude that is not zero / is NaN (E4M3).
+bool any_nonzero(const uint8_t* codes, int64_t count, uint8_t magnitude_mask) {
+  uint32_t magnitudes = 0;
+  for (int64_t i = 0; i < count; ++i) magnitudes |= codes[i] & magnitude_mask;
+  return magnitudes != 0;
+}
+
+bool any_nan(const uint8_t* codes, int64_t count) {
+  const __m128i nan = _mm_set1_epi8(0x7f);
+  __m128i found = _mm_setzero_si128();
+  for (int64_t i = 0; i < count; i += 16) {
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
+    found = _mm_or_si128(found, _mm_cmpeq_epi8(_mm_and_si128(v, nan), nan));
+  }
+  return _mm_movemask_epi8(found) != 0;
 }
 
 /// E4M3 [k][row]; one scale a block.
 void pack_block_fp8(PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
   auto* out = reinterpret_cast<uint8_t*>(out_bytes);
-  const int64_t width = job.block_cols(block);
-  uint32_t magnitudes = 0;
-  bool has_nan = false;
-  for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
-    const auto* row =
-        reinterpret_cast<const uint8_t*>(job.src) + (panel * kPanelRows + r) * job.cols + block * kBlockCols;
-    for (int64_t k = 0; k < width; ++k) {
-      out[k * kPanelRows + r] = row[k];
-      magnitudes |= row[k] & 0x7fu;
-      has_nan |= (row[k] & 0x7fu) == 0x7fu;
+  const auto* src =
+      reinterpret_cast<const uint8_t*>(job.src) + panel * kPanelRows * job.cols + block * kBlockCols;
+  if (job.is_whole(panel, block)) {
+    transpose_bytes(src, job.cols, out);
+    transpose_bytes(src + kPanelRows, job.cols, out + kPanelRows * kPanelRows);
+  } else {
+    for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
+      for (int64_t k = 0; k < job.block_cols(block); ++k) out[k * kPanelRows + r] = src[r * job.cols + k];
     }
   }
-  const int64_t scale_cols = job.num_blocks;
-  const uint8_t scale = job.src_scales[panel * kPanelRows / kBlockCols * scale_cols + block];
+  const uint8_t scale = job.src_scales[panel * kPanelRows / kBlockCols * job.num_blocks + block];
   job.dst_scales[panel * job.num_blocks + block] = scale;
   // NaN codes and NaN scales also take the careful path: fast decoders do not know them.
-  job.wide |= has_nan || scale == 255 || (magnitudes != 0 && is_wide(scale));
+  constexpr int64_t kCodes = kPanelRows * kBlockCols;
+  job.wide |= scale == 255 || any_nan(out, kCodes) || (is_wide(scale) && any_nonzero(out, kCodes, 0x7f));
 }
 
 /// E2M1 [k/2][row], even k in the low nibble; a scale per row.
 void pack_block_mxfp4(PackJob& job, int64_t panel, int64_t block, std::byte* out_bytes) {
   auto* out = reinterpret_cast<uint8_t*>(out_bytes);
   const int64_t row_bytes = divide_up(job.cols, 2);
+  const auto* src =
+      reinterpret_cast<const uint8_t*>(job.src) + panel * kPanelRows * row_bytes + block * kBlockCols / 2;
   const int64_t width = job.block_cols(block);
+  if (job.is_whole(panel, block)) {
+    transpose_bytes(src, row_bytes, out);
+  } else {
+    for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
+      for (int64_t k = 0; k < width; k += 2) {
+        const uint8_t byte = src[r * row_bytes + k / 2];
+        out[k / 2 * kPanelRows + r] = k + 1 < width ? byte : byte & 15u;
+      }
+    }
+  }
   uint8_t* scales = job.dst_scales + (panel * job.num_blocks + block) * kPanelRows;
   std::fill_n(scales, kPanelRows, uint8_t{127});
   for (int64_t r = 0; r < job.panel_rows(panel); ++r) {
-    const int64_t row_index = panel * kPanelRows + r;
-    const auto* row =
-        reinterpret_cast<const uint8_t*>(job.src) + row_index * row_bytes + block * kBlockCols / 2;
-    uint32_t magnitudes = 0;
-    for (int64_t k = 0; k < width; k += 2) {
-      const uint8_t byte = k + 1 < width ? row[k / 2] : static_cast<uint8_t>(row[k / 2] & 15u);
-      out[k / 2 * kPanelRows + r] = byte;
-      magnitudes |= byte & 0x77u;
-    }
-    scales[r] = job.src_scales[row_index * job.num_blocks + block];
-    job.wide |= scales[r] == 255 || (magnitudes != 0 && is_wide(scales[r]));
+    scales[r] = job.src_scales[(panel * kPanelRows + r) * job.num_blocks + block];
+    job.wide |= scales[r] == 255 ||
+                (is_wide(scales[r]) && any_nonzero(src + r * row_bytes, width / 2, 0x77)) ||
+                (is_wide(scales[r]) && width % 2 != 0 && (src[r * row_bytes + width / 2] & 7u) != 0);
   }
 }
 
@@ -170,9 +229,7 @@ Matrix pack_matrix(WeightFormat format, int64_t rows, int64_t cols, const std::b
   for (int64_t panel = 0; panel < divide_up(rows, kPanelRows); ++panel) {
     for (int64_t block = 0; block < job.num_blocks; ++block) {
       std::byte* out = dst + (panel * job.num_blocks + block) * bytes;
-      if (job.panel_rows(panel) < kPanelRows || job.block_cols(block) < kBlockCols) {
-        std::memset(out, 0, static_cast<size_t>(bytes));
-      }
+      if (!job.is_whole(panel, block)) std::memset(out, 0, static_cast<size_t>(bytes));
       switch (format) {
         case WeightFormat::f32:
           pack_block_f32(job, panel, block, out);
