@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 constexpr const char* kKeys =
-    "layers=0,1,2,3,20,24&drafts=1&vision=1&experts=6&hidden=64&heads=8&vocab=1792&engram-rows=50&seed=11";
+    "layers=0,1,2,3,20,24&drafts=1&experts=6&hidden=64&heads=8&vocab=1792&engram-rows=50&seed=11";
 
 class Synthesize : public testing::Test {
  protected:
