@@ -252,10 +252,12 @@ runtime::SamplingParams sampling_params(const api::SamplingFields& fields, uint3
 }
 
 void respond_error(Exchange& exchange, const api::ApiError& error) {
-  HttpResponse response;
-  response.status = error.http_status;
-  response.body = error.body();
-  exchange.respond(std::move(response));
+  // Not error.body(): a message may quote bytes of the request that are not UTF-8.
+  exchange.respond(error_response({.status = error.http_status,
+                                   .message = error.message,
+                                   .type = error.type,
+                                   .code = error.code,
+                                   .param = error.param}));
 }
 
 }  // namespace rorqual::server

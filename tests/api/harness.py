@@ -44,7 +44,10 @@ class Server:
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         line = self.process.stdout.readline()
         if not line.startswith("listening "):
-            raise RuntimeError(f"the server did not start: {line!r} {self.log_text()}")
+            self.process.wait(TIMEOUT_S)
+            text = self.log_text()
+            self.stop()
+            raise RuntimeError(f"the server did not start: {line!r} {text}")
         self.port = int(line.split()[1])
         self.key = options.get("key")
 
@@ -132,10 +135,13 @@ class Server:
 
     def stop(self, number=signal.SIGTERM):
         """(exit status, rest of the standard output)."""
+        if self.log.closed:
+            return self.process.returncode, ""
         if self.process.poll() is None:
             self.process.send_signal(number)
         out, _ = self.process.communicate(timeout=TIMEOUT_S)
         self.file.close()
+        self.log.close()
         return self.process.returncode, out
 
 
