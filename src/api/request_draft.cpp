@@ -93,13 +93,14 @@ std::optional<ApiError> resolve_format(RequestDraft& draft) {
 
 text::InitialStage initial_stage(const text::Conversation& conversation) {
   const bool continues = !conversation.messages.empty() && conversation.messages.back().is_prefix;
-  if (!continues) return conversation.thinking ? text::InitialStage::reasoning : text::InitialStage::content;
+  if (!conversation.thinking) return text::InitialStage::content;
+  if (!continues) return text::InitialStage::reasoning;
   const auto& content = conversation.messages.back().content;
   const bool has_content =
       std::any_of(content.begin(), content.end(),
                   [](const text::ContentPart& part) { return part.is_image || !part.text.empty(); }) ||
       content.size() > 1;
-  if (!conversation.thinking || has_content) return text::InitialStage::content_continuation;
+  if (has_content) return text::InitialStage::content_continuation;
   return conversation.messages.back().reasoning.empty() ? text::InitialStage::reasoning
                                                         : text::InitialStage::reasoning_continuation;
 }

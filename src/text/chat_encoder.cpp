@@ -86,12 +86,11 @@ bool is_empty_content(const Message& message) {
   return message.content.size() <= 1;
 }
 
-/// System messages without content go; of consecutive reminders the first stays.
+/// Of consecutive reminders the first stays.
 std::vector<const Message*> clean_up(const std::vector<Message>& messages) {
   std::vector<const Message*> out;
   out.reserve(messages.size());
   for (const auto& message : messages) {
-    if (message.role == Role::system && is_empty_content(message)) continue;
     if (message.role == Role::latest_reminder && !out.empty() && out.back()->role == Role::latest_reminder)
       continue;
     out.push_back(&message);
