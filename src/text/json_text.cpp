@@ -3,9 +3,14 @@
 // escapes differently from the prompt format).
 #include "text/json_text.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "text/utf8.h"
@@ -181,34 +186,39 @@ std::string keep_minus_zero(std::string_view text) {
   return out;
 }
 
-/// Second pass after a failure, only for the message.
-class ErrorFinder : public nlohmann::json_sax<Json> {
+/// Builds the tree in one pass. The library's own builder searches all members of an ordered object for every
+/// key, which is quadratic: one hostile body could keep a thread busy for hours.
+class TreeBuilder : public nlohmann::json_sax<Json> {
  public:
+  Json root;
   std::string problem = "not valid JSON";
 
-  bool null() override { return true; }
+  bool null() override { return add(nullptr); }
 
-  bool boolean(bool) override { return true; }
+  bool boolean(bool value) override { return add(value); }
 
-  bool number_integer(number_integer_t) override { return true; }
+  bool number_integer(number_integer_t value) override { return add(value); }
 
-  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
 
-  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
 
-  bool string(string_t&) override { return true; }
+  bool string(string_t& value) override { return add(std::move(value)); }
 
-  bool binary(binary_t&) override { return true; }
+  bool binary(binary_t&) override { return false; }
 
-  bool start_object(size_t) override { return true; }
+  bool start_object(size_t) override { return open(Json::object()); }
 
-  bool key(string_t&) override { return true; }
+  bool key(string_t& name) override {
+    frames_.back().key = std::move(name);
+    return true;
+  }
 
-  bool end_object() override { return true; }
+  bool end_object() override { return close(); }
 
-  bool start_array(size_t) override { return true; }
+  bool start_array(size_t) override { return open(Json::array()); }
 
-  bool end_array() override { return true; }
+  bool end_array() override { return close(); }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     const std::string_view text = error.what();
@@ -217,6 +227,70 @@ class ErrorFinder : public nlohmann::json_sax<Json> {
               std::string(colon == std::string_view::npos ? text : text.substr(colon));
     return false;
   }
+
+ private:
+  static constexpr size_t kSearchedMembers = 16;  // objects up to this size are searched, larger ones indexed
+
+  /// An open container. Its node stays where it is: the container that holds it grows only after it is
+  /// closed.
+  struct Frame {
+    Json* node;
+    std::string key;
+    std::unordered_map<std::string, size_t> index;  // member of each key, once there are many
+  };
+
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+
+  bool open(Json container) {
+    Json* node = place(std::move(container));
+    frames_.push_back({node, {}, {}});
+    return true;
+  }
+
+  bool close() {
+    frames_.pop_back();
+    return true;
+  }
+
+  Json* place(Json value) {
+    if (frames_.empty()) {
+      root = std::move(value);
+      return &root;
+    }
+    Frame& frame = frames_.back();
+    if (frame.node->is_array()) {
+      frame.node->push_back(std::move(value));
+      return &frame.node->back();
+    }
+    auto& members = frame.node->get_ref<Json::object_t&>();
+    const size_t at = member(frame, members);
+    if (at < members.size()) {
+      members.begin()[static_cast<std::ptrdiff_t>(at)].second = std::move(value);
+    } else {
+      static_cast<Json::object_t::Container&>(members).emplace_back(frame.key, std::move(value));
+    }
+    return &members.begin()[static_cast<std::ptrdiff_t>(at)].second;
+  }
+
+  /// Position of the frame's key among the members, their number if it is new (then the index takes it up).
+  static size_t member(Frame& frame, const Json::object_t& members) {
+    if (members.size() <= kSearchedMembers) {
+      const auto found = std::find_if(members.begin(), members.end(),
+                                      [&](const auto& member) { return member.first == frame.key; });
+      return static_cast<size_t>(found - members.begin());
+    }
+    if (frame.index.empty()) {
+      for (size_t i = 0; i < members.size(); ++i) {
+        frame.index.emplace(members.begin()[static_cast<std::ptrdiff_t>(i)].first, i);
+      }
+    }
+    return frame.index.emplace(frame.key, members.size()).first->second;
+  }
+
+  std::vector<Frame> frames_;
 };
 
 }  // namespace
@@ -288,13 +362,9 @@ std::optional<Json> parse_json(std::string_view text, std::string* message) {
   }
   const std::string patched = scan.has_minus_zero ? keep_minus_zero(text) : std::string();
   const std::string_view source = scan.has_minus_zero ? std::string_view(patched) : text;
-  Json value = Json::parse(source.begin(), source.end(), nullptr, false);
-  if (!value.is_discarded()) return value;
-  if (message != nullptr) {
-    ErrorFinder finder;
-    Json::sax_parse(source.begin(), source.end(), &finder);
-    *message = finder.problem;
-  }
+  TreeBuilder builder;
+  if (Json::sax_parse(source.begin(), source.end(), &builder)) return std::move(builder.root);
+  if (message != nullptr) *message = builder.problem;
   return std::nullopt;
 }
 
