@@ -15,8 +15,10 @@ namespace {
 
 std::vector<CommandSpec> make_commands() {
   std::vector<CommandSpec> all;
-  all.push_back(completion_command());
-  all.push_back(version_command());
+  for (auto make : {serve_command, chat_command, convert_command, inspect_command, tokenize_command, render_command,
+                    parse_command, check_command, doctor_command, completion_command, version_command}) {
+    all.push_back(make());
+  }
   for (auto& command : all) {
     for (auto& option : shared_options()) command.options.push_back(option);
     RORQUAL_CHECK(table_fault(command).empty());

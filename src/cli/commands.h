@@ -8,8 +8,17 @@
 
 namespace rorqual::cli {
 
-CommandSpec version_command();
+CommandSpec serve_command();
+CommandSpec chat_command();
+CommandSpec convert_command();
+CommandSpec inspect_command();
+CommandSpec tokenize_command();
+CommandSpec render_command();
+CommandSpec parse_command();
+CommandSpec check_command();
+CommandSpec doctor_command();
 CommandSpec completion_command();
+CommandSpec version_command();
 
 /// Options that every command has (config, print-config, json), appended by commands().
 std::vector<OptionSpec> shared_options();

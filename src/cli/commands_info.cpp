@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// version, completion.
+// version, completion, doctor.
 #include <cstdio>
 
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/values.h"
+#include "tools/doctor.h"
 #include "tools/version.h"
 
 namespace rorqual::cli {
@@ -19,6 +20,36 @@ CommandSpec version_command() {
       .example = "rorqual version --json",
       .options = {},
       .run = [](const Values& values) { return tools::run_version(values.flag("json")); }};
+}
+
+CommandSpec doctor_command() {
+  return {
+      .name = "doctor",
+      .summary = "CPU, memory, limits, kernels, quick measures and a self-test",
+      .description =
+          "Reports what this machine gives to the program and whether all kernel tiers agree here. Put its "
+          "output into bug reports.",
+      .example = "rorqual doctor --json",
+      .options = {{.name = "measure",
+                   .kind = OptionKind::flag,
+                   .group = "measures",
+                   .help = "measure read bandwidth and multiply-add rate (about two seconds)",
+                   .default_value = "on",
+                   .is_common = true},
+                  {.name = "threads",
+                   .kind = OptionKind::integer,
+                   .group = "measures",
+                   .help = "threads of the measures, 0 = the physical cores that this process may use",
+                   .value_name = "N",
+                   .default_value = "0",
+                   .min = 0,
+                   .max = 4096,
+                   .is_common = true}},
+      .run = [](const Values& values) {
+        return tools::run_doctor({.as_json = values.flag("json"),
+                                  .measure = values.flag("measure"),
+                                  .threads = static_cast<int>(values.integer("threads"))});
+      }};
 }
 
 CommandSpec completion_command() {

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// convert, inspect, check.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/values.h"
+#include "tools/check_forward.h"
+#include "tools/check_invariance.h"
+#include "tools/check_ops.h"
+#include "tools/check_text.h"
+#include "tools/inspect.h"
+#include "tools/synthesize.h"
+
+namespace rorqual::cli {
+namespace {
+
+/// Options of `convert --synthesize` that go to model::set_synthetic_option under their own names.
+constexpr std::string_view kSyntheticKeys[] = {
+    "layers", "seed",  "drafts", "vision",           "experts",    "draft-experts",    "engram-rows",
+    "hidden", "heads", "vocab",  "compressed-vocab", "index-topk", "candidate-blocks", "tokenizer"};
+
+OptionSpec synthetic_option(std::string_view name, std::string_view value_name, std::string_view help,
+                            bool is_common) {
+  return {.name = name,
+          .group = "synthetic model",
+          .help = help,
+          .value_name = value_name,
+          .is_common = is_common};
+}
+
+Status convert(const Values& values) {
+  if (!values.has("synthesize")) {
+    return Error(Code::unsupported, "convert can only synthesize in this version",
+                 "rorqual convert --synthesize v41 --layers 4 --seed 1 OUT");
+  }
+  tools::SynthesizeOptions options;
+  options.family = values.text("synthesize");
+  options.output = values.text("output");
+  options.force = values.flag("force");
+  options.dry_run = values.flag("dry-run");
+  options.num_threads = static_cast<int>(values.integer("threads"));
+  for (const auto key : kSyntheticKeys) {
+    if (values.has(key)) RORQUAL_TRY(model::set_synthetic_option(options.spec, key, values.text(key)));
+  }
+  return tools::run_synthesize(options, values.flag("json") ? nullptr : stderr);
+}
+
+Status inspect(const Values& values) {
+  std::string report;
+  auto status = tools::run_inspect({.path = values.text("model"),
+                                    .as_json = values.flag("json"),
+                                    .list_tensors = values.flag("tensors"),
+                                    .verify = values.flag("verify")},
+                                   report);
+  std::fwrite(report.data(), 1, report.size(), stdout);
+  return status;
+}
+
+/// Prints the counters; failures and empty runs are errors, so that the exit code tells.
+Status finish_check(const tools::CheckReport& report, const Status& status) {
+  if (!status.ok()) return status.error();
+  report.print(std::cout);
+  std::cout.flush();
+  if (report.failed() > 0) return Error(Code::gate, fmt::format("{} checks failed", report.failed()));
+  if (report.passed() == 0)
+    return Error(Code::gate, "no check ran", "the files are made for other models, or empty");
+  return Ok();
+}
+
+Status check(const Values& values) {
+  const auto kind = values.text("kind");
+  const auto& files = values.list("files");
+  if (files.empty() && kind != "invariance") {
+    return Error(Code::invalid_argument, fmt::format("check {}: missing argument FILE", kind),
+                 "rorqual check ops tests/golden/ops/*.safetensors");
+  }
+  tools::CheckReport report;
+  tools::OpenOptions open;
+  open.tokenizer = values.text("tokenizer");
+  open.threads = static_cast<int>(values.integer("threads"));
+  if (kind == "ops") return finish_check(report, tools::check_ops(files, report));
+  if (kind == "forward") {
+    if (files.size() < 2) {
+      return Error(Code::invalid_argument, "check forward: needs MODEL_DIR and at least one fixture",
+                   "rorqual check forward tests/models/tiny-a tests/golden/forward/tiny-a");
+    }
+    open.model = files.front();
+    return finish_check(
+        report, tools::check_forward({.open = open, .fixtures = {files.begin() + 1, files.end()}}, report));
+  }
+  if (kind == "invariance") {
+    open.model = files.empty() ? "" : files.front();
+    tools::CheckInvarianceOptions options;
+    options.open = open;
+    return finish_check(report, tools::check_invariance(options, report));
+  }
+  return tools::check_text({.kind = kind, .files = files, .tokenizer = values.text("tokenizer")});
+}
+
+OptionSpec threads_option(std::string_view group) {
+  return {.name = "threads",
+          .kind = OptionKind::integer,
+          .group = group,
+          .help = "compute threads, 0 = the physical cores that this process may use",
+          .value_name = "N",
+          .default_value = "0",
+          .min = 0,
+          .max = 4096,
+          .is_common = true};
+}
+
+}  // namespace
+
+CommandSpec convert_command() {
+  return {
+      .name = "convert",
+      .summary = "make a synthetic checkpoint (--synthesize)",
+      .description =
+          "Writes a seeded random model of the release's architecture in the official checkpoint format: "
+          "real "
+          "widths, chosen layers.",
+      .example = "rorqual convert --synthesize v41 --layers 4 --seed 1 OUT",
+      .options = {{.name = "output",
+                   .kind = OptionKind::path,
+                   .group = "arguments",
+                   .help = "folder to write",
+                   .value_name = "OUT",
+                   .is_positional = true,
+                   .is_required = true},
+                  {.name = "synthesize",
+                   .kind = OptionKind::choice,
+                   .group = "output",
+                   .help = "family of the model",
+                   .value_name = "FAMILY",
+                   .choices = "v41",
+                   .is_common = true},
+                  {.name = "force",
+                   .kind = OptionKind::flag,
+                   .group = "output",
+                   .help = "replace the model that OUT holds",
+                   .is_common = true},
+                  {.name = "dry-run",
+                   .kind = OptionKind::flag,
+                   .group = "output",
+                   .help = "only say what would be written",
+                   .is_common = true},
+                  threads_option("output"),
+                  synthetic_option("layers", "LIST",
+                                   "number of layers, or ids of the release's such as 0-3,20; default: all",
+                                   true),
+                  synthetic_option("seed", "N", "seed of the weights; default 1", true),
+                  synthetic_option("experts", "N", "routed experts per layer; default 384", true),
+                  synthetic_option("engram-rows", "N",
+                                   "rows of each Engram hash column, about; default: the release's", true),
+                  synthetic_option("tokenizer", "DIR", "folder whose tokenizer files are copied", true),
+                  synthetic_option("drafts", "0|1",
+                                   "with the draft stages; default: only if no layer is left out", false),
+                  synthetic_option("vision", "0|1",
+                                   "with the vision tower; default: only if no layer is left out", false),
+                  synthetic_option("draft-experts", "N", "routed experts of the draft stages", false),
+                  synthetic_option("hidden", "N", "width of the model; default 5120", false),
+                  synthetic_option("heads", "N", "attention heads; default 64", false),
+                  synthetic_option("vocab", "N", "vocabulary; default 129280", false),
+                  synthetic_option("compressed-vocab", "N", "distinct ids of the tokenizer's Engram map",
+                                   false),
+                  synthetic_option("index-topk", "N", "entries that the index selects; default 512", false),
+                  synthetic_option("candidate-blocks", "N", "blocks of the first index level", false)},
+      .run = convert};
+}
+
+CommandSpec inspect_command() {
+  return {
+      .name = "inspect",
+      .summary = "what a model folder holds: config, tensors, formats, bytes",
+      .description =
+          "Checks a model's files against each other and prints tensors and bytes by group. A folder, one "
+          "safetensors file, or synthetic:v41?…; default: the embedded model.",
+      .example = "rorqual inspect /models/DeepSeek-V4.1-Flash --verify",
+      .options = {{.name = "model",
+                   .kind = OptionKind::path,
+                   .group = "arguments",
+                   .help = "what to look at",
+                   .value_name = "PATH",
+                   .is_positional = true},
+                  {.name = "tensors",
+                   .kind = OptionKind::flag,
+                   .group = "output",
+                   .help = "list every tensor, not only the groups",
+                   .is_common = true},
+                  {.name = "verify",
+                   .kind = OptionKind::flag,
+                   .group = "output",
+                   .help = "read every byte: count NaN, hash",
+                   .is_common = true}},
+      .run = inspect};
+}
+
+CommandSpec check_command() {
+  return {
+      .name = "check",
+      .summary = "run files of golden vectors and count passed and failed",
+      .description =
+          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens and ops take vector files; forward "
+          "takes "
+          "MODEL_DIR and fixtures; invariance takes a model. Ends with `N passed, M failed`; exit 1 on a "
+          "failure, or if none ran.",
+      .example = "rorqual check ops tests/golden/ops/*.safetensors",
+      .options = {{.name = "kind",
+                   .kind = OptionKind::choice,
+                   .group = "arguments",
+                   .help = "what the files hold",
+                   .value_name = "KIND",
+                   .choices = "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|forward|invariance",
+                   .is_positional = true,
+                   .is_required = true},
+                  {.name = "files",
+                   .kind = OptionKind::path,
+                   .group = "arguments",
+                   .help = "vector files; forward: MODEL_DIR, then files or folders; invariance: MODEL_DIR",
+                   .value_name = "FILE",
+                   .is_list = true,
+                   .is_positional = true},
+                  {.name = "tokenizer",
+                   .kind = OptionKind::path,
+                   .group = "input",
+                   .help = "tokenizer.json for encoding, tokenizer and parsing",
+                   .value_name = "FILE",
+                   .is_common = true},
+                  threads_option("input")},
+      .run = check};
+}
+
+}  // namespace rorqual::cli

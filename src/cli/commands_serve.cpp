@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// serve, chat, and the options that both have: everything about opening a model.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/resolve.h"
+#include "cli/values.h"
+#include "tools/chat.h"
+#include "tools/serve.h"
+
+namespace rorqual::cli {
+namespace {
+
+constexpr int64_t kMaxKeyFileBytes = 65536;
+
+using Options = std::vector<OptionSpec>;
+
+void append(Options& options, Options more) {
+  for (auto& option : more) options.push_back(option);
+}
+
+Options server_options() {
+  return {{.name = "host",
+           .group = "server",
+           .help = "address to listen on; 0.0.0.0 opens it to the network",
+           .value_name = "ADDRESS",
+           .default_value = "127.0.0.1",
+           .is_common = true},
+          {.name = "port",
+           .kind = OptionKind::integer,
+           .group = "server",
+           .help = "TCP port, 0 = any free port",
+           .value_name = "PORT",
+           .default_value = "8000",
+           .min = 0,
+           .max = 65535,
+           .is_common = true},
+          {.name = "served-model-name",
+           .group = "server",
+           .help = "name of the model in the API; default: the folder's name",
+           .value_name = "NAME",
+           .is_common = true,
+           .is_list = true},
+          {.name = "api-key",
+           .group = "server",
+           .help = "key that requests must carry; better given by --api-key-file or RORQUAL_API_KEY",
+           .value_name = "KEY",
+           .is_list = true},
+          {.name = "api-key-file",
+           .kind = OptionKind::path,
+           .group = "server",
+           .help = "file with one key per line",
+           .value_name = "FILE",
+           .is_common = true},
+          {.name = "allowed-origins",
+           .group = "server",
+           .help = "browser origins that may call the API besides the server's own page; * = any",
+           .value_name = "ORIGIN",
+           .is_list = true},
+          {.name = "allowed-hosts",
+           .group = "server",
+           .help = "further Host names that are accepted when listening on a loopback address",
+           .value_name = "HOST",
+           .is_list = true},
+          {.name = "max-logprobs",
+           .kind = OptionKind::integer,
+           .group = "server",
+           .help = "most log-probabilities per token that a request may ask for, -1 = no limit",
+           .value_name = "N",
+           .default_value = "20",
+           .min = -1,
+           .max = 1'000'000},
+          {.name = "shutdown-timeout",
+           .kind = OptionKind::real,
+           .group = "server",
+           .help = "seconds that running requests get to finish after SIGTERM",
+           .value_name = "SECONDS",
+           .default_value = "30",
+           .min = 0,
+           .max = 86400},
+          {.name = "access-log",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "one log line per finished request, never any text of it",
+           .default_value = "on"}};
+}
+
+Options limit_options() {
+  return {
+      {.name = "max-model-len",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "tokens of prompt and answer together; auto = the model's, at most 32768",
+       .value_name = "TOKENS",
+       .default_value = "auto",
+       .choices = "auto",
+       .min = 1,
+       .max = 1 << 30,
+       .is_common = true},
+      {.name = "max-num-seqs",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "requests that run at the same time",
+       .value_name = "N",
+       .default_value = "8",
+       .min = 1,
+       .max = 4096,
+       .is_common = true},
+      {.name = "max-num-batched-tokens",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "tokens of one step, prompts and answers together",
+       .value_name = "TOKENS",
+       .default_value = "512",
+       .min = 1,
+       .max = 65536},
+      {.name = "long-prefill-token-threshold",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "most prompt tokens of one request in one step beside others; auto = three quarters, 0 = off",
+       .value_name = "TOKENS",
+       .default_value = "auto",
+       .choices = "auto",
+       .min = 0,
+       .max = 65536},
+      {.name = "max-queued-requests",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "unfinished requests, waiting and running; more are refused with 429, 0 = no limit",
+       .value_name = "N",
+       .default_value = "256",
+       .min = 0,
+       .max = 1'000'000},
+      {.name = "seed",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "source of the seeds of requests that give none; default: drawn at random",
+       .value_name = "N",
+       .min = 0}};
+}
+
+Options model_options() {
+  return {{.name = "model",
+           .group = "arguments",
+           .help = "model folder or synthetic:v41?layers=4&seed=1; default: the demonstration model inside "
+                   "the program",
+           .value_name = "MODEL",
+           .is_positional = true},
+          {.name = "tokenizer",
+           .kind = OptionKind::path,
+           .group = "compute",
+           .help = "tokenizer.json to use instead of the model's own",
+           .value_name = "FILE"},
+          {.name = "threads",
+           .kind = OptionKind::integer,
+           .group = "compute",
+           .help = "compute threads, 0 = the physical cores that this process may use",
+           .value_name = "N",
+           .default_value = "0",
+           .min = 0,
+           .max = 4096,
+           .is_common = true},
+          {.name = "numerics",
+           .kind = OptionKind::choice,
+           .group = "compute",
+           .help = "reference = the official roundings, exact = F32 without them",
+           .value_name = "KIND",
+           .default_value = "reference",
+           .choices = "reference|exact",
+           .is_common = true},
+          {.name = "engram-placement",
+           .kind = OptionKind::choice,
+           .group = "compute",
+           .help = "where the Engram tables live",
+           .value_name = "PLACE",
+           .default_value = "auto",
+           .choices = "auto|host|disk"}};
+}
+
+Options log_options() {
+  return {{.name = "log-level",
+           .kind = OptionKind::choice,
+           .group = "log",
+           .help = "least level that is written",
+           .value_name = "LEVEL",
+           .default_value = "info",
+           .choices = "trace|debug|info|warn|error|off",
+           .is_common = true},
+          {.name = "log-format",
+           .kind = OptionKind::choice,
+           .group = "log",
+           .help = "lines as text or as JSON objects",
+           .value_name = "FORM",
+           .default_value = "text",
+           .choices = "text|json",
+           .is_common = true},
+          {.name = "log-file",
+           .kind = OptionKind::path,
+           .group = "log",
+           .help = "write the log to a file; default: standard error",
+           .value_name = "FILE"},
+          {.name = "color",
+           .kind = OptionKind::choice,
+           .group = "log",
+           .help = "colours in the log",
+           .value_name = "WHEN",
+           .default_value = "auto",
+           .choices = "auto|always|never"}};
+}
+
+tools::OpenOptions open_options(const Values& values) {
+  tools::OpenOptions open;
+  open.model = values.text("model");
+  open.tokenizer = values.text("tokenizer");
+  open.numerics = values.text("numerics");
+  open.engram_placement = values.text("engram-placement");
+  open.threads = static_cast<int>(values.integer("threads"));
+  return open;
+}
+
+/// Keys of --api-key and --api-key-file.
+Result<std::vector<std::string>> api_keys(const Values& values) {
+  auto keys = values.list("api-key");
+  if (values.has("api-key-file")) {
+    RORQUAL_TRY_ASSIGN(auto text, read_text_file(values.text("api-key-file"), kMaxKeyFileBytes));
+    for (size_t begin = 0; begin < text.size();) {
+      const auto end = std::min(text.find_first_of("\r\n", begin), text.size());
+      if (end > begin) keys.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    if (keys.empty()) {
+      return Error(Code::invalid_argument,
+                   fmt::format("--api-key-file {}: holds no key", values.text("api-key-file")),
+                   "write one key per line");
+    }
+  }
+  return keys;
+}
+
+Status serve(const Values& values) {
+  tools::ServeOptions options;
+  options.open = open_options(values);
+  options.open.max_model_len = values.number("max-model-len").value_or(0);
+  options.open.max_num_seqs = values.integer("max-num-seqs");
+  options.open.max_num_batched_tokens = values.integer("max-num-batched-tokens");
+  options.engine.max_num_seqs = options.open.max_num_seqs;
+  options.engine.max_num_batched_tokens = options.open.max_num_batched_tokens;
+  options.engine.long_prefill_token_threshold = values.number("long-prefill-token-threshold").value_or(-1);
+  options.engine.max_num_queued_reqs = values.integer("max-queued-requests");
+  options.engine.max_logprobs = values.integer("max-logprobs");
+  if (const auto seed = values.number("seed")) options.engine.seed = static_cast<uint64_t>(*seed);
+  options.server.host = values.text("host");
+  options.server.port = static_cast<uint16_t>(values.integer("port"));
+  options.server.served_model_names = values.list("served-model-name");
+  RORQUAL_TRY_ASSIGN(options.server.api_keys, api_keys(values));
+  options.server.allowed_origins = values.list("allowed-origins");
+  options.server.allowed_hosts = values.list("allowed-hosts");
+  options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));
+  options.server.access_log = values.flag("access-log");
+  options.server.shutdown_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(1000 * values.real("shutdown-timeout")));
+  options.log = {.level = values.text("log-level"),
+                 .format = values.text("log-format"),
+                 .file = values.text("log-file"),
+                 .color = values.text("color")};
+  options.given_options = non_default_options(values);
+  return tools::run_serve(options);
+}
+
+Options chat_options() {
+  return {
+      {.name = "prompt",
+       .group = "chat",
+       .help = "ask this once, print the answer and exit; default: a dialogue",
+       .value_name = "TEXT",
+       .letter = 'p',
+       .is_common = true},
+      {.name = "system", .group = "chat", .help = "system message", .value_name = "TEXT", .is_common = true},
+      {.name = "thinking",
+       .kind = OptionKind::flag,
+       .group = "chat",
+       .help = "let the model think before it answers",
+       .default_value = "on",
+       .is_common = true},
+      {.name = "show-thinking",
+       .kind = OptionKind::flag,
+       .group = "chat",
+       .help = "print the thinking to standard error",
+       .default_value = "on",
+       .is_common = true},
+      {.name = "stats",
+       .kind = OptionKind::flag,
+       .group = "chat",
+       .help = "print tokens and speed after each answer",
+       .is_common = true},
+      {.name = "max-tokens",
+       .kind = OptionKind::size,
+       .group = "sampling",
+       .help = "most tokens of an answer; default: the server's",
+       .value_name = "N",
+       .min = 1,
+       .is_common = true},
+      {.name = "temperature",
+       .kind = OptionKind::real,
+       .group = "sampling",
+       .help = "0 = always the most probable token; default: the server's",
+       .value_name = "X",
+       .min = 0,
+       .max = 2,
+       .is_common = true},
+      {.name = "top-p",
+       .kind = OptionKind::real,
+       .group = "sampling",
+       .help = "sample from the most probable tokens that together reach this probability",
+       .value_name = "X",
+       .min = 0,
+       .max = 1},
+      {.name = "seed",
+       .kind = OptionKind::integer,
+       .group = "sampling",
+       .help = "seed of the sampling; default: drawn at random",
+       .value_name = "N",
+       .min = 0},
+      {.name = "url",
+       .group = "server",
+       .help = "talk to this running server (http://host:port) instead of loading a model",
+       .value_name = "URL",
+       .is_common = true},
+      {.name = "api-key",
+       .group = "server",
+       .help = "key for --url; better given as RORQUAL_API_KEY",
+       .value_name = "KEY"},
+      {.name = "served-model-name",
+       .group = "server",
+       .help = "model to ask --url for; default: the first that it lists",
+       .value_name = "NAME"}};
+}
+
+Status chat(const Values& values) {
+  if (values.has("url") && values.has("model")) {
+    return Error(Code::invalid_argument, "MODEL and --url exclude each other", "leave one of them out");
+  }
+  tools::ChatOptions options;
+  options.open = open_options(values);
+  options.open.max_model_len = values.number("max-model-len").value_or(0);
+  options.open.max_num_seqs = 1;
+  options.url = values.text("url");
+  options.api_key = values.text("api-key");
+  options.model = values.text("served-model-name");
+  options.prompt = values.text("prompt");
+  options.system = values.text("system");
+  options.thinking = values.flag("thinking");
+  options.show_thinking = values.flag("show-thinking");
+  options.stats = values.flag("stats");
+  options.as_json = values.flag("json");
+  options.max_tokens = values.number("max-tokens");
+  options.seed = values.number("seed");
+  if (values.has("temperature")) options.temperature = values.real("temperature");
+  if (values.has("top-p")) options.top_p = values.real("top-p");
+  if (options.as_json && options.prompt.empty()) {
+    return Error(Code::invalid_argument, "--json needs --prompt",
+                 "rorqual chat --json -p 'What is 17 + 25?'");
+  }
+  return tools::run_chat(options);
+}
+
+}  // namespace
+
+CommandSpec serve_command() {
+  auto options = model_options();
+  append(options, server_options());
+  append(options, limit_options());
+  append(options, log_options());
+  return {.name = "serve",
+          .summary = "OpenAI-compatible server with a chat page and metrics",
+          .description =
+              "Serves MODEL over HTTP: /v1/chat/completions, /v1/completions, /v1/models, a chat page at /, "
+              "/metrics. Logs go to standard error.",
+          .example = "rorqual serve /models/DeepSeek-V4.1-Flash --port 8000 --max-model-len 32K",
+          .options = std::move(options),
+          .run = serve};
+}
+
+CommandSpec chat_command() {
+  auto options = model_options();
+  append(options, chat_options());
+  append(options, {limit_options().front()});
+  return {.name = "chat",
+          .summary = "talk to a model in the terminal",
+          .description =
+              "Loads MODEL, or talks to a running server with --url. The answer goes to standard output, "
+              "thinking and statistics to standard error.",
+          .example = "rorqual chat -p 'What is 17 + 25?' --stats",
+          .options = std::move(options),
+          .run = chat};
+}
+
+}  // namespace rorqual::cli

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/doctor.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cpu_info.h"
+#include "base/thread_pool.h"
+#include "base/units.h"
+#include "kernels/kernels.h"
+#include "tools/kernel_self_test.h"
+#include "tools/machine_measure.h"
+#include "tools/version.h"
+
+namespace rorqual::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// First line of a small system file, empty if there is none.
+std::string system_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<std::string> feature_names(const CpuFeatures& features) {
+  const std::pair<bool, const char*> all[] = {
+      {features.avx2, "avx2"},         {features.fma, "fma"},           {features.f16c, "f16c"},
+      {features.avx_vnni, "avx_vnni"}, {features.avx512f, "avx512f"},   {features.avx512bw, "avx512bw"},
+      {features.avx512vl, "avx512vl"}, {features.avx512dq, "avx512dq"}, {features.avx512_vnni, "vnni"},
+      {features.avx512_vbmi, "vbmi"},  {features.avx512_bf16, "bf16"},  {features.avx512_fp16, "fp16"},
+      {features.amx_tile, "amx_tile"}, {features.amx_int8, "amx_int8"}, {features.amx_bf16, "amx_bf16"},
+  };
+  std::vector<std::string> names;
+  for (const auto& [has, name] : all) {
+    if (has) names.emplace_back(name);
+  }
+  return names;
+}
+
+Json cpu_json() {
+  const auto& info = cpu_info();
+  return {{"model", info.model_name},
+          {"features", feature_names(info.features)},
+          {"logical_cpus", info.logical_cpus},
+          {"physical_cores", info.physical_cores},
+          {"usable_cpus", info.usable_cpus},
+          {"usable_cores", info.usable_cores},
+          {"cgroup_cpus", info.cgroup_cpus > 0 ? Json(info.cgroup_cpus) : Json(nullptr)},
+          {"l2_bytes", info.l2_bytes},
+          {"l3_bytes", info.l3_bytes},
+          {"default_threads", default_compute_threads(info)}};
+}
+
+int numa_nodes() {
+  std::error_code error;
+  int nodes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/devices/system/node", error)) {
+    const auto name = entry.path().filename().string();
+    if (name.rfind("node", 0) == 0 && name.size() > 4 &&
+        name.find_first_not_of("0123456789", 4) == std::string::npos) {
+      ++nodes;
+    }
+  }
+  return std::max(nodes, 1);
+}
+
+/// The chosen word of "always [madvise] never".
+std::string transparent_huge_pages() {
+  const auto line = system_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const auto begin = line.find('['), end = line.find(']');
+  return begin == std::string::npos || end == std::string::npos ? "unknown"
+                                                                : line.substr(begin + 1, end - begin - 1);
+}
+
+Json memory_json() {
+  const auto memory = memory_info();
+  return {
+      {"total_bytes", memory.total_bytes},
+      {"available_bytes", memory.available_bytes},
+      {"cgroup_limit_bytes", memory.cgroup_limit_bytes ? Json(*memory.cgroup_limit_bytes) : Json(nullptr)},
+      {"transparent_huge_pages", transparent_huge_pages()},
+      {"numa_nodes", numa_nodes()}};
+}
+
+Json limit_json(__rlimit_resource resource) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return nullptr;  // null = no limit
+  return limit.rlim_cur;
+}
+
+Json limits_json() {
+  return {{"open_files", limit_json(RLIMIT_NOFILE)},
+          {"locked_memory_bytes", limit_json(RLIMIT_MEMLOCK)},
+          {"address_space_bytes", limit_json(RLIMIT_AS)},
+          {"core_file_bytes", limit_json(RLIMIT_CORE)}};
+}
+
+Json kernels_json() {
+  std::vector<std::string> available;
+  for (const auto* table : kernels::available_kernels()) available.emplace_back(table->name);
+  const auto* chosen = kernels::select_kernels();
+  return {{"available", available}, {"chosen", chosen == nullptr ? Json(nullptr) : Json(chosen->name)}};
+}
+
+Json measure_json(int threads) {
+  ThreadPool pool(threads);
+  // Larger than the caches, but never more than an eighth of what is free.
+  const auto size_bytes = std::min<int64_t>(int64_t{512} << 20, memory_info().available_bytes / 8);
+  const auto bandwidth = measure_read_bandwidth(pool, size_bytes);
+  const auto rate = measure_fma_rate(pool);
+  return {{"threads", threads},
+          {"read_bytes_per_second", bandwidth.value},
+          {"read_size_bytes", size_bytes},
+          {"fma_operations_per_second", rate.value}};
+}
+
+Json self_test_json(bool& passed) {
+  auto rows = Json::array();
+  for (const auto& row : run_kernel_self_test()) {
+    passed = passed && row.is_equal;
+    rows.push_back({{"tier", row.tier},
+                    {"weights", row.format},
+                    {"equal_bits", row.is_equal},
+                    {"difference", row.difference}});
+  }
+  return rows;
+}
+
+std::string joined(const Json& list) {
+  std::string text;
+  for (const auto& item : list) text += (text.empty() ? "" : " ") + item.get<std::string>();
+  return text;
+}
+
+std::string limit_text(const Json& limit, bool is_bytes) {
+  if (limit.is_null()) return "none";
+  const auto value = limit.get<int64_t>();
+  return is_bytes ? format_bytes(value) : format_count(value);
+}
+
+void print_machine(const Json& report) {
+  const auto& cpu = report["cpu"];
+  const auto& memory = report["memory"];
+  fmt::print("system    {} {}\n", report["system"]["kernel"].get<std::string>(),
+             report["system"]["release"].get<std::string>());
+  fmt::print("cpu       {}\n          {}\n", cpu["model"].get<std::string>(), joined(cpu["features"]));
+  fmt::print(
+      "cores     {} logical, {} physical; usable {} logical, {} physical; quota {}; {} compute threads by "
+      "default\n",
+      cpu["logical_cpus"].get<int>(), cpu["physical_cores"].get<int>(), cpu["usable_cpus"].get<int>(),
+      cpu["usable_cores"].get<int>(), cpu["cgroup_cpus"].is_null() ? "none" : cpu["cgroup_cpus"].dump(),
+      cpu["default_threads"].get<int>());
+  fmt::print("caches    L2 {}, L3 {}\n", format_bytes(cpu["l2_bytes"].get<int64_t>()),
+             format_bytes(cpu["l3_bytes"].get<int64_t>()));
+  fmt::print("memory    {} total, {} available; cgroup limit {}; huge pages {}; {} NUMA node{}\n",
+             format_bytes(memory["total_bytes"].get<int64_t>()),
+             format_bytes(memory["available_bytes"].get<int64_t>()),
+             limit_text(memory["cgroup_limit_bytes"], true),
+             memory["transparent_huge_pages"].get<std::string>(), memory["numa_nodes"].get<int>(),
+             memory["numa_nodes"].get<int>() == 1 ? "" : "s");
+  const auto& limits = report["limits"];
+  fmt::print("limits    open files {}, locked memory {}, address space {}\n",
+             limit_text(limits["open_files"], false), limit_text(limits["locked_memory_bytes"], true),
+             limit_text(limits["address_space_bytes"], true));
+}
+
+void print_kernels(const Json& report, bool passed) {
+  const auto& chosen = report["kernels"]["chosen"];
+  fmt::print("kernels   {} (available: {})\n", chosen.is_null() ? "none" : chosen.get<std::string>(),
+             joined(report["kernels"]["available"]));
+  if (report.contains("measure")) {
+    const auto& measure = report["measure"];
+    fmt::print("measured  read {:.1f} GB/s, fused multiply-add {:.1f} GFLOP/s on {} threads\n",
+               measure["read_bytes_per_second"].get<double>() / 1e9,
+               measure["fma_operations_per_second"].get<double>() / 1e9, measure["threads"].get<int>());
+  }
+  for (const auto& row : report["self_test"]) {
+    if (!row["equal_bits"].get<bool>()) {
+      fmt::print("          {} {}: {}\n", row["tier"].get<std::string>(), row["weights"].get<std::string>(),
+                 row["difference"].get<std::string>());
+    }
+  }
+  const auto count = report["self_test"].size();
+  fmt::print("self-test {}\n",
+             !passed      ? "FAILED: kernel tiers disagree"
+             : count == 0 ? "nothing to compare: only the scalar kernels run here"
+                          : fmt::format("passed: {} comparisons with the scalar kernels, equal bits", count));
+}
+
+}  // namespace
+
+Status run_doctor(const DoctorOptions& options) {
+  utsname system{};
+  uname(&system);
+  RORQUAL_TRY_ASSIGN(const auto build, version_json());
+  Json report = {
+      {"schema", "rorqual.doctor/1"},
+      {"system", {{"kernel", system.sysname}, {"release", system.release}, {"machine", system.machine}}},
+      {"cpu", cpu_json()},
+      {"memory", memory_json()},
+      {"limits", limits_json()},
+      {"kernels", kernels_json()}};
+  const int threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
+  if (options.measure) report["measure"] = measure_json(threads);
+  bool passed = true;
+  report["self_test"] = self_test_json(passed);
+  report["build"] = Json::parse(build);
+  if (options.as_json) {
+    fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
+  } else {
+    fmt::print("{}\n", version_line());
+    print_machine(report);
+    print_kernels(report, passed);
+  }
+  if (!passed)
+    return Error(Code::gate, "kernel tiers disagree on this machine",
+                 "please report the output of `rorqual doctor --json`");
+  return Ok();
+}
+
+}  // namespace rorqual::tools

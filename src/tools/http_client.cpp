@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Boost.Beast over a socket that is polled, so that Ctrl-C ends a silent stream at once.
+#include "tools/http_client.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace rorqual::tools {
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+namespace {
+
+constexpr int kPoll_ms = 100;
+constexpr uint64_t kMaxBodyBytes = uint64_t{256} << 20;
+constexpr size_t kReadBytes = 16384;
+
+/// What Beast needs of a stream, with a look at the stop flag while nothing arrives.
+class PolledSocket {
+ public:
+  explicit PolledSocket(asio::io_context& context, const std::atomic<bool>* stop)
+      : socket(context), stop_(stop) {}
+
+  template <class Buffers>
+  size_t read_some(const Buffers& buffers, beast::error_code& error) {
+    while (true) {
+      if (stop_ != nullptr && *stop_) {
+        error = asio::error::operation_aborted;
+        return 0;
+      }
+      pollfd entry{socket.native_handle(), POLLIN, 0};
+      if (poll(&entry, 1, kPoll_ms) > 0) return socket.read_some(buffers, error);
+    }
+  }
+
+  template <class Buffers>
+  size_t read_some(const Buffers& buffers) {
+    beast::error_code error;
+    const auto count = read_some(buffers, error);
+    if (error) throw beast::system_error(error);
+    return count;
+  }
+
+  template <class Buffers>
+  size_t write_some(const Buffers& buffers, beast::error_code& error) {
+    return socket.write_some(buffers, error);
+  }
+
+  template <class Buffers>
+  size_t write_some(const Buffers& buffers) {
+    return socket.write_some(buffers);
+  }
+
+  asio::ip::tcp::socket socket;
+
+ private:
+  const std::atomic<bool>* stop_;
+};
+
+Code code_of_status(unsigned status) {
+  if (status == 404) return Code::not_found;
+  if (status == 429 || status == 503) return Code::unavailable;
+  if (status == 408 || status == 504) return Code::deadline;
+  return status >= 500 ? Code::internal : Code::invalid_argument;
+}
+
+/// The message of an OpenAI error object, or the start of the body.
+std::string message_of(const std::string& body) {
+  constexpr size_t kShownBytes = 200;
+  const auto document = nlohmann::json::parse(body, nullptr, false);
+  if (document.is_object() && document.contains("error") && document["error"].is_object()) {
+    const auto& message = document["error"].value("message", nlohmann::json());
+    if (message.is_string()) return message.get<std::string>();
+  }
+  return body.substr(0, kShownBytes);
+}
+
+/// Lines of an event stream; data fields go to the callback.
+class EventLines {
+ public:
+  explicit EventLines(const std::function<Status(std::string_view)>& on_data) : on_data_(on_data) {}
+
+  /// True in is_done() after "[DONE]".
+  Status add(std::string_view bytes) {
+    pending_ += bytes;
+    size_t begin = 0;
+    for (size_t end = pending_.find('\n'); end != std::string::npos && !is_done_;
+         end = pending_.find('\n', begin)) {
+      auto line = std::string_view(pending_).substr(begin, end - begin);
+      begin = end + 1;
+      if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+      if (line.rfind("data:", 0) != 0) continue;  // comments and other fields
+      line.remove_prefix(line.size() > 5 && line[5] == ' ' ? 6 : 5);
+      if (line == "[DONE]") {
+        is_done_ = true;
+      } else {
+        RORQUAL_TRY(on_data_(line));
+      }
+    }
+    pending_.erase(0, begin);
+    return Ok();
+  }
+
+  bool is_done() const { return is_done_; }
+
+ private:
+  const std::function<Status(std::string_view)>& on_data_;
+  std::string pending_;
+  bool is_done_ = false;
+};
+
+}  // namespace
+
+/// One request and its answer.
+class HttpCall {
+ public:
+  explicit HttpCall(const HttpClient& client) : client_(client), stream_(context_, client.stop_) {
+    parser_.body_limit(kMaxBodyBytes);
+  }
+
+  Status send(http::verb verb, const std::string& path, const std::string& body) {
+    beast::error_code error;
+    asio::ip::tcp::resolver resolver(context_);
+    const auto endpoints = resolver.resolve(client_.host_, client_.port_, error);
+    if (!error) asio::connect(stream_.socket, endpoints, error);
+    if (error) {
+      return Error(Code::unavailable, fmt::format("no server at {}: {}", client_.url_, error.message()),
+                   "start one with `rorqual serve`, or check --url");
+    }
+    http::request<http::string_body> request(verb, client_.prefix_ + path, 11);
+    request.set(http::field::host, fmt::format("{}:{}", client_.host_, client_.port_));
+    request.set(http::field::user_agent, "rorqual");
+    request.set(http::field::connection, "close");
+    if (!client_.api_key_.empty()) request.set(http::field::authorization, "Bearer " + client_.api_key_);
+    if (!body.empty()) {
+      request.set(http::field::content_type, "application/json");
+      request.body() = body;
+    }
+    request.prepare_payload();
+    http::write(stream_, request, error);
+    if (!error) http::read_header(stream_, buffer_, parser_, error);
+    return error ? failed(error) : Status(Ok());
+  }
+
+  /// Gives the body out piece by piece until its end or until `on_bytes` says it is enough.
+  template <class OnBytes>
+  Status read_body(const OnBytes& on_bytes) {
+    beast::error_code error;
+    char block[kReadBytes];
+    while (!parser_.is_done()) {
+      parser_.get().body().data = block;
+      parser_.get().body().size = sizeof block;
+      http::read_some(stream_, buffer_, parser_, error);
+      const size_t count = sizeof block - parser_.get().body().size;
+      if (error && error != http::error::need_buffer) return failed(error);
+      RORQUAL_TRY_ASSIGN(const bool wants_more, on_bytes(std::string_view(block, count)));
+      if (!wants_more) break;
+    }
+    return Ok();
+  }
+
+  Result<std::string> whole_body() {
+    std::string body;
+    RORQUAL_TRY(read_body([&](std::string_view bytes) -> Result<bool> {
+      body += bytes;
+      return true;
+    }));
+    const auto status = parser_.get().result_int();
+    if (status / 100 == 2) return body;
+    return Error(code_of_status(status),
+                 fmt::format("{} answered {}: {}", client_.url_, status, message_of(body)));
+  }
+
+  bool is_success() const { return parser_.get().result_int() / 100 == 2; }
+
+ private:
+  Error failed(const beast::error_code& error) const {
+    if (error == asio::error::operation_aborted) return {Code::cancelled, "interrupted"};
+    return {Code::unavailable, fmt::format("connection to {} broke: {}", client_.url_, error.message())};
+  }
+
+  const HttpClient& client_;
+  asio::io_context context_;
+  PolledSocket stream_;
+  beast::flat_buffer buffer_;
+  http::response_parser<http::buffer_body> parser_;
+};
+
+Result<HttpClient> HttpClient::create(const std::string& url, std::string api_key,
+                                      const std::atomic<bool>* stop) {
+  constexpr std::string_view kScheme = "http://";
+  if (url.rfind("https://", 0) == 0) {
+    return Error(Code::unsupported, fmt::format("--url {}: https is not built in", url),
+                 "use an http:// address");
+  }
+  if (url.rfind(kScheme, 0) != 0) {
+    return Error(Code::invalid_argument, fmt::format("--url: got '{}', expected http://host:port", url));
+  }
+  HttpClient client;
+  auto rest = url.substr(kScheme.size());
+  const auto slash = std::min(rest.find('/'), rest.size());
+  client.prefix_ = rest.substr(slash);
+  rest.resize(slash);
+  while (!client.prefix_.empty() && client.prefix_.back() == '/') client.prefix_.pop_back();
+  if (client.prefix_.size() >= 3 && client.prefix_.compare(client.prefix_.size() - 3, 3, "/v1") == 0) {
+    client.prefix_.resize(client.prefix_.size() - 3);
+  }
+  const auto bracket = rest.find(']');
+  const auto colon = rest.find(':', bracket == std::string::npos ? 0 : bracket);
+  client.host_ = rest.substr(0, colon);
+  client.port_ = colon == std::string::npos ? "80" : rest.substr(colon + 1);
+  if (client.host_.size() > 2 && client.host_.front() == '[')
+    client.host_ = client.host_.substr(1, client.host_.size() - 2);
+  if (client.host_.empty() || client.port_.empty()) {
+    return Error(Code::invalid_argument, fmt::format("--url: got '{}', expected http://host:port", url));
+  }
+  client.url_ = url;
+  client.api_key_ = std::move(api_key);
+  client.stop_ = stop;
+  return client;
+}
+
+Result<std::string> HttpClient::get(const std::string& path) const {
+  HttpCall call(*this);
+  RORQUAL_TRY(call.send(http::verb::get, path, {}));
+  return call.whole_body();
+}
+
+Status HttpClient::post_events(const std::string& path, const std::string& body,
+                               const std::function<Status(std::string_view data)>& on_data) const {
+  HttpCall call(*this);
+  RORQUAL_TRY(call.send(http::verb::post, path, body));
+  if (!call.is_success()) {
+    RORQUAL_TRY_ASSIGN(const auto text, call.whole_body());
+    return Error(Code::internal, fmt::format("unexpected answer: {}", text));
+  }
+  EventLines lines(on_data);
+  return call.read_body([&](std::string_view bytes) -> Result<bool> {
+    RORQUAL_TRY(lines.add(bytes));
+    return !lines.is_done();
+  });
+}
+
+}  // namespace rorqual::tools

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/serve.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/cpu_info.h"
+#include "base/units.h"
+#include "tools/build_info.h"
+#include "tools/progress_bar.h"
+#include "tools/signal_wait.h"
+#include "tools/version.h"
+
+namespace rorqual::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kAlivePoll{500};
+
+/// What the signal thread and the main thread share.
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_serving = false;
+  int signals = 0;
+  server::Server* server = nullptr;
+};
+
+/// Runs on the signal thread. Loading cannot be cut short in an orderly way and holds nothing to save: the
+/// process ends.
+void on_signal(Shared& shared, int count, int number) {
+  const std::lock_guard lock(shared.mutex);
+  shared.signals = count;
+  if (!shared.is_serving || count > 2) {
+    fmt::print(stderr, "\n");
+    spdlog::warn("stop   interrupted{}", shared.is_serving ? "" : " while loading");
+    _exit(128 + number);
+  }
+  if (count == 1) {
+    spdlog::info(
+        "stop   draining: new requests are refused, running ones finish; a second signal cancels them");
+  } else {
+    spdlog::warn("stop   second signal: cancelling running requests");
+    if (shared.server != nullptr) shared.server->stop_now();
+  }
+  shared.changed.notify_all();
+}
+
+void print_banner(const ServeOptions& options) {
+  const auto& cpu = cpu_info();
+  const auto memory = memory_info();
+  spdlog::info("start  {}", version_line());
+  if (!options.given_options.empty()) {
+    spdlog::info("start  options {} (full list: --print-config)", options.given_options);
+  }
+  spdlog::info("start  {}; {} compute threads of {} usable CPUs; {} of {} memory available",
+               cpu.model_name.empty() ? "unknown CPU" : cpu.model_name,
+               options.open.threads > 0 ? options.open.threads : default_compute_threads(cpu),
+               cpu.usable_cpus, format_bytes(memory.available_bytes), format_bytes(memory.total_bytes));
+}
+
+void print_model(const OpenedEngine& opened, double seconds) {
+  const auto& info = opened.engine->info();
+  spdlog::info(
+      "load   model {}: {} in memory, {} numerics, {} kernels, context {} tokens, cache {} tokens, {:.1f} s",
+      info.model_name, format_bytes(opened.host_bytes), info.numerics, info.kernels,
+      format_count(info.max_model_len), format_count(opened.cache_tokens), seconds);
+  if (opened.opened.is_embedded) {
+    spdlog::info("load   this is the small model inside the program: a demonstration, not an assistant");
+  }
+}
+
+void print_ready(const server::Server& server, const std::string& model, bool has_key) {
+  const auto url = server.url();
+  spdlog::info("ready  {}   API /v1   chat /   metrics /metrics", url);
+  spdlog::info(
+      R"(ready  try: curl {}/v1/chat/completions -H 'Content-Type: application/json'{} -d '{{"model": "{}", "messages": [{{"role": "user", "content": "What is 17 + 25?"}}]}}')",
+      url, has_key ? " -H \"Authorization: Bearer $KEY\"" : "", model);
+}
+
+/// Blocks until a signal comes; false if the engine dies first.
+bool wait_for_end(Shared& shared, const runtime::Engine& engine) {
+  std::unique_lock lock(shared.mutex);
+  while (shared.signals == 0) {
+    shared.changed.wait_for(lock, kAlivePoll);
+    if (!engine.stats().is_alive) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Status run_serve(const ServeOptions& options) {
+  RORQUAL_TRY(set_up_log(options.log));
+  Shared shared;
+  SignalWait* waiting = nullptr;
+  SignalWait signals(
+      [&](int count) { on_signal(shared, count, waiting == nullptr ? 15 : waiting->received()); });
+  waiting = &signals;
+  const auto started = Clock::now();
+  print_banner(options);
+
+  auto server_options = options.server;
+  server_options.version = build_info().version;
+  server_options.commit = build_info().commit;
+  server_options.is_demonstration = options.open.model.empty();
+  OpenedEngine opened;  // outlives the server, which is declared after it
+  RORQUAL_TRY_ASSIGN(const auto server, server::Server::start(server_options));
+  ProgressBar bar(ProgressBar::is_terminal() && options.log.format == "text" && options.log.file.empty());
+  auto loaded = open_engine(options.open, options.engine, [&](int64_t done, int64_t total) {
+    bar.update(done, total);
+    server->set_load_progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0);
+  });
+  bar.finish();
+  if (!loaded.ok()) return std::move(loaded).error();
+  opened = *std::move(loaded);
+  print_model(opened, std::chrono::duration<double>(Clock::now() - started).count());
+  server->attach(*opened.engine, *opened.opened.tokenizer);
+  {
+    const std::lock_guard lock(shared.mutex);
+    shared.is_serving = true;
+    shared.server = server.get();
+  }
+  const auto& names = options.server.served_model_names;
+  print_ready(*server, names.empty() ? opened.engine->info().model_name : names.front(),
+              !options.server.api_keys.empty());
+
+  const bool is_alive = wait_for_end(shared, *opened.engine);
+  const bool all_finished = server->stop();
+  {
+    const std::lock_guard lock(shared.mutex);
+    shared.server = nullptr;
+  }
+  if (!is_alive)
+    return Error(Code::internal, "the engine stopped working", "the log above says why; please report it");
+  spdlog::info("stop   {}", all_finished ? "all requests finished" : "some requests were cancelled");
+  if (shared.signals > 1) return Error(Code::cancelled, "stopped by a second signal");
+  return Ok();
+}
+
+}  // namespace rorqual::tools
