@@ -134,7 +134,7 @@ std::vector<RawTool> read_tools(BodyReader& reader, const Json& body) {
     raw.is_server = reader.string(item, "type").has_value();
     raw.tool.name = reader.require_string(item, "name");
     raw.tool.description = reader.string(item, "description");
-    raw.tool.strict = reader.boolean(item, "strict");
+    reader.boolean(item, "strict");  // accepted, without effect in this protocol
     raw.tool.defer_loading = reader.boolean_or(item, "defer_loading", false);
     const Json* schema = reader.find(item, "input_schema");
     raw.tool.parameters_json =
@@ -252,7 +252,7 @@ class Converter {
     }
     return ApiError::conversion(
         "messages." + std::to_string(calls_index_) +
-        ": `tool_use` ids were found without `tool_result` blocks immediately after: " + ids +
+        ":`tool_use` ids were found without `tool_result` blocks immediately after: " + ids +
         ". Each `tool_use` block must have a corresponding `tool_result` block in the next "
         "message.");
   }
@@ -304,7 +304,7 @@ class Converter {
       const std::string block_path = where + ".content." + std::to_string(i);
       const auto type = block["type"].get<std::string>();
       if (type == "tool_result") {
-        if (auto problem = result(block, where, block_path, in_results)) return problem;
+        if (auto problem = result(block, block_path, in_results)) return problem;
         continue;
       }
       if (in_results && waiting_.size() > answered_.size()) return unanswered();
@@ -331,13 +331,12 @@ class Converter {
     return std::nullopt;
   }
 
-  std::optional<ApiError> result(const Json& block, const std::string& where, const std::string& block_path,
-                                 bool in_results) {
+  std::optional<ApiError> result(const Json& block, const std::string& block_path, bool in_results) {
     const auto id = block["tool_use_id"].get<std::string>();
     const bool known = std::find(waiting_.begin(), waiting_.end(), id) != waiting_.end();
     if (!known || !in_results) {
       return ApiError::conversion(
-          where + ": unexpected `tool_use_id` found in `tool_result` blocks: " + id +
+          "unexpected `" + block_path + ": tool_use_id` found in `tool_result` blocks: " + id +
           ". Each `tool_result` block must have a corresponding `tool_use` block in the previous "
           "message.");
     }

@@ -31,7 +31,7 @@ int32_t effort_of(const RequestDraft& draft) {
 }
 
 std::optional<ApiError> resolve_tools(RequestDraft& draft, const ApiPolicy& policy) {
-  if (auto problem = check_and_normalise_tools(draft.tools, draft.request.protocol != Protocol::messages)) {
+  if (auto problem = check_and_normalise_tools(draft.tools)) {
     return problem;
   }
   if (draft.tools.empty()) draft.tool_choice = ToolChoice::none;

@@ -248,8 +248,8 @@ std::string children_problem(const std::string& key, const Json& value) {
 }
 
 /// Parameters of one tool; replaced by the normal form when strict.
-std::optional<ApiError> check_parameters(Tool& tool, bool normalise_strict) {
-  if (tool.strict.value_or(false) && normalise_strict) {
+std::optional<ApiError> check_parameters(Tool& tool) {
+  if (tool.strict.value_or(false)) {
     Json schema = Json{{"type", "object"}};
     if (!tool.parameters_json.empty()) schema = Json::parse(tool.parameters_json, nullptr, false);
     auto normal = normalise_strict_schema(schema, true);
@@ -291,13 +291,13 @@ std::optional<ApiError> check_tool_name(const std::string& name, const std::stri
       "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.");
 }
 
-std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools, bool normalise_strict) {
+std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools) {
   std::set<std::string> names;
   for (const auto& tool : tools) {
     if (!names.insert(tool.name).second) return ApiError::conversion("Tool names must be unique.");
   }
   for (auto& tool : tools) {
-    if (auto problem = check_parameters(tool, normalise_strict)) return problem;
+    if (auto problem = check_parameters(tool)) return problem;
   }
   return std::nullopt;
 }

@@ -24,7 +24,7 @@ struct Tool {
 std::optional<ApiError> check_tool_name(const std::string& name, const std::string& where);
 
 /// Unique names and schemas of all tools; strict ones are replaced by their normal form.
-std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools, bool normalise_strict);
+std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools);
 
 /// Strict and other tools must not be mixed.
 std::optional<ApiError> check_strict_mix(const std::vector<Tool>& tools);

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/request.h"
+
+#include <gtest/gtest.h>
+
+namespace rorqual::api {
+namespace {
+
+ApiPolicy open_policy() {
+  ApiPolicy policy;
+  policy.model_names = {"m"};
+  return policy;
+}
+
+std::string chat_body(const std::string& fields) {
+  return R"({"model":"m","messages":[{"role":"user","content":"q"}])" + (fields.empty() ? "" : "," + fields) +
+         "}";
+}
+
+ApiError chat_error(const std::string& fields, const ApiPolicy& policy = open_policy()) {
+  const auto request = parse_chat_request(chat_body(fields), policy);
+  EXPECT_FALSE(request.ok()) << fields;
+  return request.ok() ? ApiError{} : request.error();
+}
+
+TEST(ChatRequest, ReadsTheExtensions) {
+  const auto request = parse_chat_request(
+      chat_body(R"("top_k":-1,"min_p":0.1,"temperature":0,"n":2,"logit_bias":{"5":-1.5},"stop":"x","seed":7,
+                   "max_completion_tokens":9,"prompt_logprobs":3,"stop_token_ids":[4],"reasoning_effort":33)"),
+      open_policy());
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(request->sampling.top_k, 0);
+  EXPECT_FLOAT_EQ(request->sampling.min_p, 0.1f);
+  EXPECT_EQ(request->sampling.temperature, 0.0f);
+  EXPECT_EQ(request->sampling.n, 2);
+  EXPECT_EQ(request->sampling.max_tokens, 9);
+  EXPECT_EQ(request->sampling.prompt_logprobs, 3);
+  EXPECT_EQ(request->conversation.effort, 33);
+  ASSERT_EQ(request->sampling.logit_bias.size(), 1u);
+  EXPECT_EQ(request->sampling.logit_bias[0].first, 5);
+  EXPECT_EQ(request->parsing.stop, std::vector<std::string>{"x"});
+}
+
+TEST(ChatRequest, PinsSamplingUnderTheOfficialPolicyOnly) {
+  const std::string fields = R"("temperature":0.5,"top_p":0.5)";
+  EXPECT_FLOAT_EQ(parse_chat_request(chat_body(fields), open_policy())->sampling.top_p, 0.5f);
+  const auto pinned = parse_chat_request(chat_body(fields), ApiPolicy::official({"m"}));
+  ASSERT_TRUE(pinned.ok());
+  EXPECT_FLOAT_EQ(pinned->sampling.temperature, 1.0f);
+  EXPECT_FLOAT_EQ(pinned->sampling.top_p, 0.95f);
+}
+
+TEST(ChatRequest, RefusesNumbersOutOfRangeInEveryField) {
+  for (const std::string field :
+       {"max_tokens", "n", "seed", "top_k", "min_tokens", "prompt_logprobs", "top_logprobs", "priority",
+        "temperature", "top_p", "min_p", "repetition_penalty"}) {
+    for (const std::string value : {"-2", "1.5e300", "\"1\"", "true", "[]", "1e400"}) {
+      const bool is_fine = field == "priority" && value == "-2";
+      const auto request = parse_chat_request(chat_body("\"" + field + "\":" + value), open_policy());
+      EXPECT_EQ(request.ok(), is_fine) << field << " " << value;
+      if (!request.ok()) {
+        EXPECT_EQ(request.error().http_status, 400);
+      }
+    }
+  }
+}
+
+TEST(ChatRequest, NamesTheServedModels) {
+  const auto request = parse_chat_request(R"({"model":"x","messages":[]})", open_policy());
+  ASSERT_FALSE(request.ok());
+  EXPECT_EQ(request.error().http_status, 404);
+  EXPECT_NE(request.error().message.find("m"), std::string::npos);
+}
+
+TEST(ChatRequest, LimitsDepthAndRefusesBrokenBodies) {
+  EXPECT_EQ(chat_error("\"x\":" + std::string(100000, '[')).error_class, ErrorClass::malformed_body);
+  EXPECT_EQ(chat_error("\"temperature\":NaN").error_class, ErrorClass::malformed_body);
+  EXPECT_FALSE(parse_chat_request("[]", open_policy()).ok());
+  EXPECT_FALSE(parse_chat_request("", open_policy()).ok());
+}
+
+TEST(ChatRequest, GivesTheOfficialErrorBody) {
+  EXPECT_EQ(chat_error(R"("top_p":0)").body(),
+            R"({"error":{"message":"Invalid top_p value, the valid range of top_p is (0, 1.0]",)"
+            R"("type":"invalid_request_error","param":null,"code":"invalid_request_error"}})");
+}
+
+TEST(ChatRequest, MapsTheDeveloperRoleUnlessToldOtherwise) {
+  const std::string body =
+      R"({"model":"m","messages":[{"role":"developer","content":"d"},{"role":"user","content":"q"}]})";
+  const auto request = parse_chat_request(body, open_policy());
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->conversation.messages[0].role, text::Role::system);
+  EXPECT_FALSE(parse_chat_request(body, ApiPolicy::official({"m"})).ok());
+}
+
+TEST(ChatRequest, ContinuesTheFinalMessage) {
+  const auto request = parse_chat_request(
+      R"({"model":"m","continue_final_message":true,"messages":[{"role":"user","content":"q"},
+          {"role":"assistant","content":"Once"}]})",
+      open_policy());
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(request->parsing.initial_stage, text::InitialStage::content_continuation);
+}
+
+TEST(MaxTokens, DependOnModeAndRoom) {
+  const auto request = parse_chat_request(chat_body(""), open_policy());
+  EXPECT_EQ(*resolve_max_tokens(*request, 100, 1048576), 65536);
+  EXPECT_EQ(*resolve_max_tokens(*request, 100, 4096), 3996);
+  const auto chat =
+      parse_chat_request(chat_body(R"("thinking":{"type":"disabled"},"max_tokens":50)"), open_policy());
+  EXPECT_EQ(*resolve_max_tokens(*chat, 100, 4096), 50);
+  const auto full = resolve_max_tokens(*chat, 4090, 4096);
+  ASSERT_FALSE(full.ok());
+  EXPECT_NE(full.error().message.find("4096 tokens"), std::string::npos);
+  EXPECT_NE(full.error().message.find("4140 tokens"), std::string::npos);
+}
+
+TEST(CompletionRequest, TakesTextTokensAndLists) {
+  const auto one = parse_completion_request(R"({"model":"m","prompt":"a"})", open_policy());
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->sampling.max_tokens, 16);
+  const auto ids = parse_completion_request(
+      R"({"model":"m","prompt":[[1,2],[3]],"echo":true,"max_tokens":0,"logprobs":5})", open_policy());
+  ASSERT_TRUE(ids.ok()) << ids.error().message;
+  ASSERT_EQ(ids->prompts.size(), 2u);
+  EXPECT_EQ(ids->prompts[0].tokens, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(ids->sampling.max_tokens, 0);
+  EXPECT_EQ(ids->sampling.top_logprobs, 5);
+  for (const std::string prompt :
+       {"[]", "[[]]", "[-1]", "[2147483648]", "[1.5]", "null", "{}", "[1,\"a\"]"}) {
+    EXPECT_FALSE(parse_completion_request("{\"model\":\"m\",\"prompt\":" + prompt + "}", open_policy()).ok())
+        << prompt;
+  }
+}
+
+TEST(TokenizeRequest, TakesPromptOrMessages) {
+  EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"a"})", open_policy()).ok());
+  const auto chat = parse_tokenize_request(R"({"messages":[{"role":"user","content":"q"}]})", open_policy());
+  ASSERT_TRUE(chat.ok()) << chat.error().message;
+  EXPECT_EQ(chat->conversation->messages.size(), 1u);
+  EXPECT_FALSE(parse_tokenize_request("{}", open_policy()).ok());
+  EXPECT_EQ(*parse_detokenize_request(R"({"tokens":[1,2]})"), (std::vector<int32_t>{1, 2}));
+  EXPECT_FALSE(parse_detokenize_request(R"({"tokens":[-1]})").ok());
+}
+
+}  // namespace
+}  // namespace rorqual::api
