@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kWidth = 24;
 constexpr std::chrono::milliseconds kRedraw{100};
+constexpr double kQuiet_s = 1.0;  // small models are loaded before a line would help
 
 }  // namespace
 
@@ -39,7 +40,7 @@ void ProgressBar::update(int64_t done_bytes, int64_t total_bytes) {
       total_bytes > 0
           ? static_cast<int>(10.0 * static_cast<double>(done_bytes) / static_cast<double>(total_bytes))
           : 10;
-  if (tenths <= tenths_logged_) return;
+  if (tenths <= tenths_logged_ || seconds < kQuiet_s) return;
   tenths_logged_ = tenths;
   spdlog::info("load   {} % of {}, {:.1f} s", tenths * 10, format_bytes(total_bytes), seconds);
 }

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/cpu_info.h"
 #include "base/sha256.h"
+#include "kernels/kernels.h"
 #include "tools/build_info.h"
 
 namespace rorqual::tools {
@@ -15,6 +17,12 @@ namespace {
 std::string short_commit() {
   const auto& info = build_info();
   return fmt::format("{}{}", info.commit.substr(0, 9), info.dirty ? "+changes" : "");
+}
+
+/// Name of the kernel table in use; "none" if RORQUAL_CPU_ISA names one that this CPU cannot run.
+std::string kernel_tier() {
+  const auto* table = kernels::select_kernels();
+  return table == nullptr ? "none" : std::string(table->name);
 }
 
 }  // namespace
@@ -35,13 +43,15 @@ Result<std::string> version_json() {
                                            {"dirty", info.dirty},           {"compiler", info.compiler},
                                            {"flags", info.flags},           {"build_type", info.build_type},
                                            {"sanitizers", info.sanitizers}, {"libraries", libraries},
+                                           {"kernels", kernel_tier()},      {"cpu", cpu_info().model_name},
                                            {"program_sha256", sha256}};
   return document.dump(2);
 }
 
 std::string version_line() {
   const auto& info = build_info();
-  return fmt::format("rorqual {} ({}, {})", info.version, short_commit(), info.compiler);
+  return fmt::format("rorqual {} ({}, {}, kernels {})", info.version, short_commit(), info.compiler,
+                     kernel_tier());
 }
 
 Status run_version(bool as_json) {
