@@ -430,7 +430,13 @@ Result<Check> make_check(const CheckTextOptions& options) {
     return Error(Code::invalid_argument, "check " + options.kind + " needs the tokenizer of DeepSeek-V4.1",
                  "give --tokenizer FILE; scripts/make_real_tokenizer.py makes the file");
   }
-  RORQUAL_TRY_ASSIGN(const std::string json, read_file(options.tokenizer));
+  auto json_file = read_file(options.tokenizer);
+  if (!json_file.ok()) {
+    return Error(
+        Code::io, "cannot read the tokenizer " + options.tokenizer,
+        "scripts/setup --test makes .cache/tokenizer-v41/tokenizer.json (scripts/make_real_tokenizer.py)");
+  }
+  const std::string json = *std::move(json_file);
   RORQUAL_TRY_ASSIGN(auto tokenizer, text::Tokenizer::from_json(json));
   const auto shared = std::make_shared<const text::Tokenizer>(std::move(tokenizer));
   return Check([check, shared](const Json& row) { return check(row, *shared); });
