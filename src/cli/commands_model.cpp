@@ -96,6 +96,7 @@ Status check(const Values& values) {
     open.model = files.empty() ? "" : files.front();
     tools::CheckInvarianceOptions options;
     options.open = open;
+    options.tokens = values.integer("tokens");
     return finish_check(report, tools::check_invariance(options, report));
   }
   return tools::check_text({.kind = kind, .files = files, .tokenizer = values.text("tokenizer")});
@@ -230,6 +231,14 @@ CommandSpec check_command() {
                    .help = "tokenizer.json for encoding, tokenizer and parsing",
                    .value_name = "FILE",
                    .is_common = true},
+                  {.name = "tokens",
+                   .kind = OptionKind::integer,
+                   .group = "input",
+                   .help = "invariance: tokens of the longest of eight sequences",
+                   .value_name = "N",
+                   .default_value = "300",
+                   .min = 2,
+                   .max = 65536},
                   threads_option("input")},
       .run = check};
 }

@@ -65,8 +65,13 @@ Result<std::string> scalar(std::string_view text, int line) {
   }
   std::string out;
   size_t i = 1;
-  for (; i < text.size() && text[i] != quote; ++i) {
-    if (quote == '"' && text[i] == '\\' && i + 1 < text.size()) {
+  for (; i < text.size(); ++i) {
+    const bool is_doubled = quote == '\'' && text.substr(i, 2) == "''";
+    if (text[i] == quote && !is_doubled) break;
+    if (is_doubled) {
+      ++i;
+      out += '\'';
+    } else if (quote == '"' && text[i] == '\\' && i + 1 < text.size()) {
       const char escaped = text[++i];
       out += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped;
     } else {

@@ -48,7 +48,9 @@ TEST(ConfigFile, RefusesWhatTheSubsetDoesNotHave) {
                            "a: &anchor b\n", "a: 1\na: 2\n", "{\"a\": {}}", "{\"a\": ", ": x\n"}) {
     const auto entries = parse_config_text(text);
     EXPECT_FALSE(entries.ok()) << text;
-    if (!entries.ok()) EXPECT_EQ(entries.error().code(), Code::invalid_argument);
+    if (!entries.ok()) {
+      EXPECT_EQ(entries.error().code(), Code::invalid_argument);
+    }
   }
 }
 

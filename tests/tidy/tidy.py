@@ -75,7 +75,7 @@ class Tidy:
             if re.search(r"\b(FIX" + r"ME|XX" + r"X|HA" + r"CK)\b", line):
                 self.fault(f"{path}:{number}", "use TODO(#issue)")
             if re.search(r"\bTO" + r"DO\b(?!\(#)", line):
-                self.fault(f"{path}:{number}", "a TODO names its issue: TODO(#12)")
+                self.fault(f"{path}:{number}", "name the issue in brackets, as in (#12)")
 
     def check_source(self, path: str, text: str) -> None:
         """Licence line, purpose comment, lengths."""
@@ -149,6 +149,16 @@ class Tidy:
                 if not any(stem in text for other, text in texts.items() if other != path):
                     self.fault(path, "script is mentioned nowhere")
 
+    def check_links(self) -> None:
+        """Relative links of Markdown pages lead to files."""
+        for path in self.files:
+            if not path.endswith(".md"):
+                continue
+            text = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / path).read_text(), flags=re.S)
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+                if not target.startswith(("http://", "https://", "mailto:")) and not (ROOT / path).parent.joinpath(target).exists():
+                    self.fault(path, f"link to {target}, which does not exist")
+
     def check_format(self) -> None:
         tool = shutil.which("clang-format-14") or shutil.which("clang-format")
         if tool is None:
@@ -183,6 +193,7 @@ class Tidy:
                 self.check_source(path, text)
         self.check_layers()
         self.check_dead_files()
+        self.check_links()
         self.check_format()
         self.check_changelog()
         for rule, where in self.exempt.keys() - self.used:
