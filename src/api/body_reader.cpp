@@ -9,8 +9,6 @@
 
 namespace rorqual::api {
 
-namespace {
-
 std::string describe(const Json& value) {
   switch (value.type()) {
     case Json::value_t::object:
@@ -29,8 +27,6 @@ std::string describe(const Json& value) {
       return "integer `" + text::json_text(value) + "`";
   }
 }
-
-}  // namespace
 
 void BodyReader::fail(std::string problem) {
   if (problem_.empty()) problem_ = std::move(problem);

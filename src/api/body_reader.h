@@ -56,6 +56,9 @@ class BodyReader {
   std::string problem_;
 };
 
+/// Kind and value of a JSON value for messages: "integer `5`", "map", …
+std::string describe(const Json& value);
+
 /// Parses the text of a body into an object.
 ApiResult<Json> parse_body(std::string_view body);
 

@@ -95,6 +95,7 @@ void read_tool_choice(BodyReader& reader, const Json& body, RequestDraft& draft)
 void read_response_format(BodyReader& reader, const Json& body, RequestDraft& draft) {
   const Json* format = reader.find(body, "response_format");
   if (format == nullptr || !reader.expect_object(*format, "an object with field `type`")) return;
+  draft.has_format = true;
   const std::string type =
       reader.require_variant(*format, "type", {"json_object", "json_schema", "regex", "text"});
   if (type == "json_object") draft.format = ResponseFormat::json_object;

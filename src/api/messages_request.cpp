@@ -226,9 +226,9 @@ class Converter {
     if (raw.content.is_array() && raw.content.empty()) {
       return ApiError::conversion(where + ": all messages must have non-empty content");
     }
-    if (raw.role != Role::user && !waiting_.empty()) return unanswered();
+    if (raw.role != Role::user && !waiting_.empty()) return unanswered_before(index);
     if (raw.content.is_string()) {
-      if (!waiting_.empty()) return unanswered();
+      if (!waiting_.empty()) return unanswered_before(index);
       Message message;
       message.role = raw.role;
       message.content.push_back({false, raw.content.get<std::string>(), {}});
@@ -245,16 +245,21 @@ class Converter {
   std::vector<Message> take() { return std::move(out_); }
 
  private:
+  ApiError unanswered_before(size_t index) const {
+    return ApiError::conversion(unanswered_text("messages." + std::to_string(index) + ": "));
+  }
+
   ApiError unanswered() const {
+    return ApiError::conversion(unanswered_text("messages." + std::to_string(calls_index_) + ":"));
+  }
+
+  std::string unanswered_text(const std::string& place) const {
     std::string ids;
     for (const auto& id : waiting_) {
       if (!answered_.contains(id)) ids += (ids.empty() ? "" : ", ") + id;
     }
-    return ApiError::conversion(
-        "messages." + std::to_string(calls_index_) +
-        ":`tool_use` ids were found without `tool_result` blocks immediately after: " + ids +
-        ". Each `tool_use` block must have a corresponding `tool_result` block in the next "
-        "message.");
+    return place + "`tool_use` ids were found without `tool_result` blocks immediately after: " + ids +
+           ". Each `tool_use` block must have a corresponding `tool_result` block in the next message.";
   }
 
   std::optional<ApiError> assistant(const RawMessage& raw, const std::string& where, size_t index) {

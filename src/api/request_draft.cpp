@@ -54,13 +54,13 @@ std::optional<ApiError> resolve_tools(RequestDraft& draft, const ApiPolicy& poli
 std::optional<ApiError> check_prefix(const RequestDraft& draft) {
   const auto& messages = draft.request.conversation.messages;
   if (messages.empty() || !messages.back().is_prefix) return std::nullopt;
+  if (draft.format == ResponseFormat::json_object) {
+    return ApiError::conversion("response_format json_object should not be used with prefix");
+  }
   const bool has_calls = std::any_of(messages.begin(), messages.end(),
                                      [](const text::Message& m) { return !m.tool_calls.empty(); });
   if (!draft.tools.empty() || has_calls)
     return ApiError::conversion("Function call should not be used with prefix");
-  if (draft.format == ResponseFormat::json_object) {
-    return ApiError::conversion("response_format json_object should not be used with prefix");
-  }
   return std::nullopt;
 }
 
@@ -82,7 +82,10 @@ std::optional<ApiError> resolve_format(RequestDraft& draft) {
   }
   request.conversation.response_schema = text::json_text(*draft.schema);
   Json schema = *draft.schema;
-  if (draft.schema_is_strict) {
+  if (!draft.schema_is_strict) {
+    const std::string problem = schema_problem(schema);
+    if (!problem.empty()) return ApiError::conversion("Invalid json schema: " + problem);
+  } else {
     auto normal = normalise_strict_schema(schema, false);
     if (!normal.ok()) return normal.error();
     schema = *std::move(normal);
@@ -320,7 +323,9 @@ ApiResult<ChatRequest> finish_request(RequestDraft draft, const ApiPolicy& polic
     return ApiError::conversion("stream_options should be set along with stream = true");
   }
   if (auto problem = resolve_format(draft)) return *problem;
-  if (auto problem = check_strict_mix(draft.tools)) return *problem;
+  if (draft.tool_choice != ToolChoice::none) {
+    if (auto problem = check_strict_use(draft.tools, draft.has_format)) return *problem;
+  }
   if (auto problem = resolve_sampling(draft, policy)) return *problem;
   resolve_parsing(draft);
   return std::move(request);

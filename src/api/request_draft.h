@@ -23,6 +23,7 @@ struct RequestDraft {
   ToolChoice tool_choice = ToolChoice::automatic;
   std::string chosen_tool;
   ResponseFormat format = ResponseFormat::text;
+  bool has_format = false;     // given, even as text
   std::optional<Json> schema;  // json_schema
   bool schema_is_strict = false;
   std::string regex;

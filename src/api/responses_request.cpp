@@ -146,6 +146,7 @@ void read_text_format(BodyReader& reader, const Json& body, RequestDraft& draft)
     return;
   const Json& format = (*holder)["format"];
   if (!reader.expect_object(format, "a text format")) return;
+  draft.has_format = true;
   const std::string type = reader.require_variant(format, "type", {"text", "json_schema", "json_object"});
   if (type == "json_object") draft.format = ResponseFormat::json_object;
   if (type != "json_schema") return;

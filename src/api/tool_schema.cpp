@@ -7,14 +7,13 @@
 #include <set>
 #include <string_view>
 
+#include "api/body_reader.h"
 #include "text/chat_encoder.h"
 #include "text/json_text.h"
 
 namespace rorqual::api {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxNameBytes = 128;
 constexpr std::string_view kTypes[] = {"object", "string", "number", "integer", "boolean", "array", "null"};
@@ -35,7 +34,7 @@ std::string list_of(const std::string_view (&names)[N]) {
 
 ApiError schema_error(bool is_tool, const std::string& what) {
   return ApiError::conversion(
-      std::string(is_tool ? "Invalid tool parameters schema : " : "Invalid json schema : ") + what);
+      std::string(is_tool ? "Invalid tool parameters schema : " : "Invalid json schema: ") + what);
 }
 
 /// Strict normaliser: keeps a fixed set of keywords in a fixed order.
@@ -48,7 +47,8 @@ class StrictSchema {
     const auto type = schema.find("type");
     if (type != schema.end()) {
       if (type->is_array()) return type_list(schema);
-      if (!type->is_string()) return fail("invalid type of `type`, expected string or map");
+      if (!type->is_string())
+        return fail("invalid type: " + describe(*type) + ", expected variant identifier");
       return typed(schema, type->get<std::string>(), is_top);
     }
     if (is_top) return ApiError::conversion(top_message());
@@ -56,7 +56,8 @@ class StrictSchema {
     if (any_of != schema.end()) return alternatives(schema, *any_of);
     const auto reference = schema.find("$ref");
     if (reference == schema.end()) return fail("one of `type`, `anyOf`, `$ref` field is required");
-    if (!reference->is_string()) return fail("field `$ref`: expected a string");
+    if (!reference->is_string())
+      return fail("field `$ref`: invalid type: " + describe(*reference) + ", expected a string");
     return Json{{"$ref", *reference}};
   }
 
@@ -66,36 +67,63 @@ class StrictSchema {
   }
 
  private:
-  ApiError fail(const std::string& what) const { return schema_error(is_tool_, what); }
+  ApiError fail(const std::string& what) const { return schema_error(is_tool_, place_ + what); }
 
-  static void keep(Json& out, const Json& schema, const char* key) {
+  enum class Kind : uint8_t { string, strings, number, integer };
+
+  /// Copies a keyword of the right type; returns what is wrong with it, or "".
+  static std::string keep(Json& out, const Json& schema, const char* key, Kind kind) {
     const auto it = schema.find(key);
-    if (it != schema.end() && !it->is_null()) out[key] = *it;
+    if (it == schema.end() || it->is_null()) return {};
+    const auto problem = [](const Json& value, const char* expected) {
+      return "invalid type: " + describe(value) + ", expected " + expected;
+    };
+    if (kind == Kind::string && !it->is_string()) return problem(*it, "a string");
+    if (kind == Kind::number && !it->is_number()) return problem(*it, "a JSON number");
+    if (kind == Kind::integer && !it->is_number_integer()) return problem(*it, "i64");
+    if (kind == Kind::strings) {
+      if (!it->is_array()) return problem(*it, "a sequence");
+      for (const auto& item : *it) {
+        if (!item.is_string()) return problem(item, "a string");
+      }
+    }
+    out[key] = *it;
+    return {};
+  }
+
+  ApiResult<Json> with_description(const Json& schema, Json out) const {
+    const std::string problem = keep(out, schema, "description", Kind::string);
+    if (!problem.empty()) return fail("field `description`: " + problem);
+    return out;
   }
 
   ApiResult<Json> type_list(const Json& schema) {
     for (const auto& name : schema["type"]) {
-      if (!name.is_string() || !is_one_of(name.get_ref<const std::string&>(), kSimpleTypes)) {
-        return fail("unknown variant `" +
-                    (name.is_string() ? name.get<std::string>() : text::json_text(name)) +
-                    "`, expected one of " + list_of(kSimpleTypes));
-      }
+      if (name.is_string() && is_one_of(name.get_ref<const std::string&>(), kSimpleTypes)) continue;
+      return fail("field `type`: unknown variant `" +
+                  (name.is_string() ? name.get<std::string>() : text::json_text(name)) +
+                  "`, expected one of " + list_of(kSimpleTypes));
     }
-    Json out{{"type", schema["type"]}};
-    keep(out, schema, "description");
-    return out;
+    return with_description(schema, Json{{"type", schema["type"]}});
   }
 
   ApiResult<Json> alternatives(const Json& schema, const Json& any_of) {
-    if (!any_of.is_array()) return fail("field `anyOf`: expected a sequence");
+    place_ = "field `anyOf`: ";
+    if (!any_of.is_array()) return fail("invalid type: " + describe(any_of) + ", expected a sequence");
     Json list = Json::array();
     for (const auto& item : any_of) {
+      if (!item.is_object()) {
+        return fail("invalid type: " + describe(item) + ", expected internally tagged enum JsonSchemaType");
+      }
+      const auto type = item.find("type");
+      if (type == item.end()) return fail("missing field `type`");
+      if (!type->is_string())
+        return fail("invalid type: " + describe(*type) + ", expected variant identifier");
       RORQUAL_API_TRY_ASSIGN(auto normal, node(item, false));
       list.push_back(std::move(normal));
     }
-    Json out{{"anyOf", std::move(list)}};
-    keep(out, schema, "description");
-    return out;
+    place_.clear();
+    return with_description(schema, Json{{"anyOf", std::move(list)}});
   }
 
   ApiResult<Json> typed(const Json& schema, const std::string& type, bool is_top) {
@@ -110,28 +138,31 @@ class StrictSchema {
       if (items == schema.end()) return fail("missing field `items`");
       RORQUAL_API_TRY_ASSIGN(out["items"], node(*items, false));
     }
-    keep(out, schema, "description");
-    if (type == "string") return string(schema, std::move(out));
+    std::string problem = keep(out, schema, "description", Kind::string);
+    if (type == "string" && problem.empty()) return string(schema, std::move(out));
     if (type == "number" || type == "integer") {
+      const Kind kind = type == "number" ? Kind::number : Kind::integer;
       for (const char* key :
            {"const", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}) {
-        keep(out, schema, key);
+        if (problem.empty()) problem = keep(out, schema, key, kind);
       }
     }
+    if (!problem.empty()) return fail(problem);
     return out;
   }
 
   ApiResult<Json> string(const Json& schema, Json out) {
     const auto format = schema.find("format");
-    if (format != schema.end() && !format->is_null() &&
-        (!format->is_string() || !is_one_of(format->get_ref<const std::string&>(), kFormats))) {
-      return fail("unknown variant `" +
-                  (format->is_string() ? format->get<std::string>() : text::json_text(*format)) +
-                  "`, expected one of " + list_of(kFormats));
+    if (format != schema.end() && format->is_string() &&
+        !is_one_of(format->get_ref<const std::string&>(), kFormats)) {
+      return fail("unknown variant `" + format->get<std::string>() + "`, expected one of " +
+                  list_of(kFormats));
     }
-    keep(out, schema, "pattern");
-    keep(out, schema, "format");
-    keep(out, schema, "enum");
+    for (const auto& [key, kind] :
+         {std::pair{"pattern", Kind::string}, {"format", Kind::string}, {"enum", Kind::strings}}) {
+      const std::string problem = keep(out, schema, key, kind);
+      if (!problem.empty()) return fail(problem);
+    }
     return out;
   }
 
@@ -162,7 +193,7 @@ class StrictSchema {
              {"properties", properties},
              {"additionalProperties", false},
              {"required", required}};
-    keep(out, schema, "description");
+    RORQUAL_API_TRY_ASSIGN(out, with_description(schema, std::move(out)));
     return definitions(schema, std::move(out));
   }
 
@@ -199,6 +230,7 @@ class StrictSchema {
   }
 
   bool is_tool_;
+  std::string place_;  // inside anyOf
 };
 
 /// Keywords whose value has one JSON type.
@@ -232,16 +264,50 @@ std::string type_problem(const Json& value) {
   return is_name || is_list ? std::string() : text::json_text(value, text::JsonStyle::compact) + message;
 }
 
-std::string children_problem(const std::string& key, const Json& value) {
+/// A local reference must lead somewhere.
+std::string reference_problem(const Json& root, const Json& value) {
+  if (!value.is_string()) return {};
+  const auto target = value.get<std::string>();
+  if (!target.starts_with("#/")) return {};
+  const Json* node = &root;
+  for (size_t begin = 2; begin <= target.size();) {
+    const size_t end = std::min(target.find('/', begin), target.size());
+    const std::string key = target.substr(begin, end - begin);
+    if (!node->is_object() || !node->contains(key))
+      return "Pointer '" + target.substr(1) + "' does not exist";
+    node = &(*node)[key];
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string node_problem(const Json& root, const Json& schema);
+
+std::string children_problem(const Json& root, const std::string& key, const Json& value) {
   static const std::set<std::string> kMaps = {"properties", "patternProperties", "$defs", "definitions",
                                               "dependentSchemas"};
   static const std::set<std::string> kLists = {"allOf", "anyOf", "oneOf", "prefixItems"};
   static const std::set<std::string> kSingle = {
       "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"};
-  if (kSingle.contains(key)) return schema_problem(value);
+  if (key == "$ref") return reference_problem(root, value);
+  if (kSingle.contains(key)) return node_problem(root, value);
+  if (kLists.contains(key) && value.empty()) return "[] has less than 1 item";
   if (!kMaps.contains(key) && !kLists.contains(key)) return {};
   for (const auto& item : value) {
-    std::string problem = schema_problem(item);
+    std::string problem = node_problem(root, item);
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::string node_problem(const Json& root, const Json& schema) {
+  if (schema.is_boolean()) return {};
+  if (!schema.is_object()) {
+    return text::json_text(schema, text::JsonStyle::compact) + " is not of types \"boolean\", \"object\"";
+  }
+  for (const auto& [key, value] : schema.items()) {
+    std::string problem = key == "type" ? type_problem(value) : keyword_problem(key, value);
+    if (problem.empty()) problem = children_problem(root, key, value);
     if (!problem.empty()) return problem;
   }
   return {};
@@ -302,10 +368,14 @@ std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools) {
   return std::nullopt;
 }
 
-std::optional<ApiError> check_strict_mix(const std::vector<Tool>& tools) {
+std::optional<ApiError> check_strict_use(const std::vector<Tool>& tools, bool has_response_format) {
   const auto strict =
       std::count_if(tools.begin(), tools.end(), [](const Tool& t) { return t.strict.value_or(false); });
-  if (strict == 0 || static_cast<size_t>(strict) == tools.size()) return std::nullopt;
+  if (strict == 0) return std::nullopt;
+  if (static_cast<size_t>(strict) == tools.size()) {
+    if (!has_response_format) return std::nullopt;
+    return ApiError::conversion("response_format should not be used with tools");
+  }
   return ApiError::conversion("Cannot use strict tool with non-strict tool in the same request");
 }
 
@@ -314,16 +384,7 @@ ApiResult<Json> normalise_strict_schema(const Json& schema, bool is_tool) {
 }
 
 std::string schema_problem(const Json& schema) {
-  if (schema.is_boolean()) return {};
-  if (!schema.is_object()) {
-    return text::json_text(schema, text::JsonStyle::compact) + " is not of types \"boolean\", \"object\"";
-  }
-  for (const auto& [key, value] : schema.items()) {
-    std::string problem = key == "type" ? type_problem(value) : keyword_problem(key, value);
-    if (problem.empty()) problem = children_problem(key, value);
-    if (!problem.empty()) return problem;
-  }
-  return {};
+  return node_problem(schema, schema);
 }
 
 std::vector<std::string> tool_lines(const std::vector<Tool>& tools) {

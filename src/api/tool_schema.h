@@ -26,8 +26,8 @@ std::optional<ApiError> check_tool_name(const std::string& name, const std::stri
 /// Unique names and schemas of all tools; strict ones are replaced by their normal form.
 std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools);
 
-/// Strict and other tools must not be mixed.
-std::optional<ApiError> check_strict_mix(const std::vector<Tool>& tools);
+/// Strict tools must be mixed neither with other tools nor with a response format.
+std::optional<ApiError> check_strict_use(const std::vector<Tool>& tools, bool has_response_format);
 
 /// Strict normal form of a schema (docs/api.md#strict). `is_tool` selects the texts and whether an empty
 /// object is allowed at the top.

@@ -190,8 +190,10 @@ class Renderer {
   /// Returns the number of messages used.
   size_t render_leading_system() {
     const bool has_system = !messages_.empty() && messages_[0]->role == Role::system;
-    if (c_.thinking || has_system || tools_active() || !c_.response_schema.empty()) special(kSystem);
-    if (c_.thinking) {
+    const bool has_section = tools_active() || !c_.response_schema.empty();
+    const bool has_effort = c_.thinking && (has_section || !messages_.empty());
+    if (has_effort || has_system || has_section) special(kSystem);
+    if (has_effort) {
       plain("Reasoning Effort: " + std::to_string(c_.effort) +
             " (range 1-100, the higher the value, the more thorough the reasoning)\n\n");
     }
@@ -281,7 +283,8 @@ class Renderer {
     if (task != QuickTask::none) {  // the answer to a task has no header of its own
       render_task_cue(task);
     } else {
-      render_assistant_header(message, continues || keeps_reasoning(index), continues);
+      const bool follows = continues && (index > 0 || c_.keep_reasoning != KeepReasoning::none);
+      render_assistant_header(message, follows || keeps_reasoning(index), continues);
     }
     header_is_context_ = false;
     if (continues) {
