@@ -250,10 +250,11 @@ ApiResult<std::vector<text::Message>> convert_chat_messages(const std::vector<Ra
     if (raw[i].has_content) {
       RORQUAL_API_TRY_ASSIGN(message.content,
                              convert_content(raw[i], ".messages[" + std::to_string(i) + "]"));
-    } else if (message.role == text::Role::assistant && !raw[i].has_tool_calls) {
-      return ApiError::conversion("Invalid assistant message: content or tool_calls must be set");
     }
     if (auto problem = order.next(raw[i], i)) return *problem;
+    if (!raw[i].has_content && message.role == text::Role::assistant && !raw[i].has_tool_calls) {
+      return ApiError::conversion("Invalid assistant message: content or tool_calls must be set");
+    }
     misplaced_prefix |= message.is_prefix && i + 1 < raw.size();
     if (!is_empty_system(message)) out.push_back(std::move(message));
   }

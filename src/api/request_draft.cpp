@@ -31,7 +31,8 @@ int32_t effort_of(const RequestDraft& draft) {
 }
 
 std::optional<ApiError> resolve_tools(RequestDraft& draft, const ApiPolicy& policy) {
-  if (auto problem = check_and_normalise_tools(draft.tools)) {
+  const bool inactive = draft.tool_choice == ToolChoice::none;
+  if (auto problem = check_and_normalise_tools(draft.tools, inactive)) {
     return problem;
   }
   if (draft.tools.empty()) draft.tool_choice = ToolChoice::none;

@@ -46,18 +46,26 @@ class StrictSchema {
     if (!schema.is_object()) return fail("one of `type`, `anyOf`, `$ref` field is required");
     const auto type = schema.find("type");
     if (type != schema.end()) {
-      if (type->is_array()) return type_list(schema);
+      if (type->is_array()) {
+        RORQUAL_API_TRY_ASSIGN(const Json list, type_list(schema));
+        if (is_top) return ApiError::conversion(top_message());
+        return list;
+      }
       if (!type->is_string())
         return fail("invalid type: " + describe(*type) + ", expected variant identifier");
       return typed(schema, type->get<std::string>(), is_top);
     }
-    if (is_top) return ApiError::conversion(top_message());
     const auto any_of = schema.find("anyOf");
-    if (any_of != schema.end()) return alternatives(schema, *any_of);
+    if (any_of != schema.end()) {
+      RORQUAL_API_TRY_ASSIGN(const Json list, alternatives(schema, *any_of));
+      if (is_top) return ApiError::conversion(top_message());
+      return list;
+    }
     const auto reference = schema.find("$ref");
     if (reference == schema.end()) return fail("one of `type`, `anyOf`, `$ref` field is required");
     if (!reference->is_string())
       return fail("field `$ref`: invalid type: " + describe(*reference) + ", expected a string");
+    if (is_top) return ApiError::conversion(top_message());
     return Json{{"$ref", *reference}};
   }
 
@@ -130,7 +138,10 @@ class StrictSchema {
     if (!is_one_of(type, kTypes)) {
       return fail("unknown variant `" + type + "`, expected one of " + list_of(kTypes));
     }
-    if (is_top && type != "object") return ApiError::conversion(top_message());
+    if (is_top && type != "object") {  // what is wrong inside comes first
+      RORQUAL_API_TRY_ASSIGN(const Json ignored, typed(schema, type, false));
+      return ApiError::conversion(top_message());
+    }
     if (type == "object") return object(schema, is_top);
     Json out{{"type", type}};
     if (type == "array") {
@@ -357,12 +368,13 @@ std::optional<ApiError> check_tool_name(const std::string& name, const std::stri
       "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.");
 }
 
-std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools) {
+std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools, bool names_only) {
   std::set<std::string> names;
   for (const auto& tool : tools) {
     if (!names.insert(tool.name).second) return ApiError::conversion("Tool names must be unique.");
   }
   for (auto& tool : tools) {
+    if (names_only) break;
     if (auto problem = check_parameters(tool)) return problem;
   }
   return std::nullopt;

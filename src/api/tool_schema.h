@@ -23,8 +23,9 @@ struct Tool {
 /// Name rules; `where` is e.g. "tools[0].function.name".
 std::optional<ApiError> check_tool_name(const std::string& name, const std::string& where);
 
-/// Unique names and schemas of all tools; strict ones are replaced by their normal form.
-std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools);
+/// Unique names and schemas of all tools; strict ones are replaced by their normal form. names_only: the
+/// tools are not active.
+std::optional<ApiError> check_and_normalise_tools(std::vector<Tool>& tools, bool names_only);
 
 /// Strict tools must be mixed neither with other tools nor with a response format.
 std::optional<ApiError> check_strict_use(const std::vector<Tool>& tools, bool has_response_format);

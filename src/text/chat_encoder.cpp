@@ -187,12 +187,13 @@ class Renderer {
 
   bool tools_active() const { return !c_.tool_schemas.empty(); }
 
+  bool has_section() const { return tools_active() || !c_.response_schema.empty(); }
+
   /// Returns the number of messages used.
   size_t render_leading_system() {
     const bool has_system = !messages_.empty() && messages_[0]->role == Role::system;
-    const bool has_section = tools_active() || !c_.response_schema.empty();
-    const bool has_effort = c_.thinking && (has_section || !messages_.empty());
-    if (has_effort || has_system || has_section) special(kSystem);
+    const bool has_effort = c_.thinking && (has_section() || !messages_.empty());
+    if (has_effort || has_system || has_section()) special(kSystem);
     if (has_effort) {
       plain("Reasoning Effort: " + std::to_string(c_.effort) +
             " (range 1-100, the higher the value, the more thorough the reasoning)\n\n");
@@ -283,7 +284,8 @@ class Renderer {
     if (task != QuickTask::none) {  // the answer to a task has no header of its own
       render_task_cue(task);
     } else {
-      const bool follows = continues && (index > 0 || c_.keep_reasoning != KeepReasoning::none);
+      const bool follows =
+          continues && (index > 0 || has_section() || c_.keep_reasoning != KeepReasoning::none);
       render_assistant_header(message, follows || keeps_reasoning(index), continues);
     }
     header_is_context_ = false;
