@@ -106,8 +106,8 @@ class HttpServer {
   struct Impl;  // in http_server.cpp
 
  private:
-  explicit HttpServer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit HttpServer(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;  // shared with exchanges, which others may hold longer than the server
 };
 
 const char* reason_phrase(int status);

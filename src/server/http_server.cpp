@@ -54,7 +54,7 @@ class Connection;
 
 }  // namespace
 
-struct HttpServer::Impl {
+struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   explicit Impl(HttpConfig c) : config(std::move(c)) {}
 
   void accept();
@@ -154,8 +154,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 /// Forwards calls from any thread to the connection's thread.
 class SocketExchange : public Exchange, public std::enable_shared_from_this<SocketExchange> {
  public:
-  SocketExchange(std::shared_ptr<Connection> connection, uint64_t serial, HttpRequest request)
-      : connection_(std::move(connection)), serial_(serial), request_(std::move(request)) {}
+  SocketExchange(std::shared_ptr<HttpServer::Impl> server, std::shared_ptr<Connection> connection,
+                 uint64_t serial, HttpRequest request)
+      : server_(std::move(server)),
+        connection_(std::move(connection)),
+        serial_(serial),
+        request_(std::move(request)) {}
 
   const HttpRequest& request() const override { return request_; }
 
@@ -200,6 +204,7 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
                });
   }
 
+  std::shared_ptr<HttpServer::Impl> server_;  // before connection_: a socket must not outlive its io_context
   std::shared_ptr<Connection> connection_;
   uint64_t serial_;
   HttpRequest request_;
@@ -222,6 +227,7 @@ void Connection::close() {
   read_timer_.cancel();
   write_timer_.cancel();
   comment_timer_.cancel();
+  exchange_.reset();  // it holds this connection in turn
   server_.connections.erase(self);
   if (server_.is_closing && server_.connections.empty()) server_.close_timer.cancel();
 }
@@ -359,7 +365,8 @@ void Connection::dispatch() {
   state_ = State::handling;
   read_timer_.cancel();
   request_.body = std::move(parser_->get().body());
-  exchange_ = std::make_shared<SocketExchange>(shared_from_this(), serial_, std::move(request_));
+  exchange_ = std::make_shared<SocketExchange>(server_.shared_from_this(), shared_from_this(), serial_,
+                                               std::move(request_));
   read();
   server_.config.handler(exchange_);
 }
@@ -648,7 +655,7 @@ void HttpServer::Impl::run() {
   }
 }
 
-HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::HttpServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() {
   close(std::chrono::milliseconds(0));
@@ -657,7 +664,7 @@ HttpServer::~HttpServer() {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config) {
   RORQUAL_CHECK(config.handler && config.check_head && config.error_response && config.decorate &&
                 config.on_exception);
-  auto impl = std::make_unique<Impl>(std::move(config));
+  auto impl = std::make_shared<Impl>(std::move(config));
   HttpConfig& c = impl->config;
   c.limits.max_connections = connection_limit(c.limits.max_connections);
 

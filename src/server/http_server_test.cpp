@@ -130,9 +130,9 @@ class HttpServerTest : public ::testing::Test {
                                 .idle_timeout = milliseconds(5000),
                                 .write_timeout = milliseconds(5000),
                                 .keep_alive_interval = milliseconds(5000)}};
-  std::unique_ptr<HttpServer> server_;
   std::mutex mutex_;
   std::vector<int> statuses_;
+  std::unique_ptr<HttpServer> server_;  // last: its thread uses the others until it is joined
 };
 
 TEST_F(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
@@ -322,6 +322,17 @@ TEST_F(HttpServerTest, TellsWhenTheClientGoesAway) {
       statuses_.clear();
     }
   }
+}
+
+TEST_F(HttpServerTest, LetsGoOfARequestWhenItsConnectionCloses) {
+  std::weak_ptr<Exchange> exchange;
+  start([&exchange](const std::shared_ptr<Exchange>& e) {
+    exchange = e;
+    e->respond({});
+  });
+  ask_once("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  server_.reset();
+  EXPECT_TRUE(exchange.expired());
 }
 
 TEST_F(HttpServerTest, CutsAStreamThatNobodyReads) {
