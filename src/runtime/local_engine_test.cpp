@@ -25,10 +25,10 @@ using namespace std::chrono_literals;
 /// Records everything and lets a test wait for the end.
 class Recorder : public TokenSink {
  public:
-  void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> rows) override {
+  void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> prompt) override {
     const std::lock_guard lock(mutex_);
     EXPECT_TRUE(tokens_.empty() && !end_);
-    prompt_rows_ = std::move(rows);
+    prompt_rows_ = std::move(prompt);
   }
 
   void on_token(int32_t token, std::optional<PositionLogprobs> logprobs) override {

@@ -13,8 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 struct Recorder : TokenSink {
-  void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> rows) override {
-    prompt_rows = std::move(rows);
+  void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> prompt) override {
+    prompt_rows = std::move(prompt);
   }
 
   void on_token(int32_t token, std::optional<PositionLogprobs> row) override {
