@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does this folder still reproduce the exact golden runs of the repository, whole and lazy?
 
 usage: check_golden.py [mini ...]      (default tiny-a tiny-b tiny-c); exit 1 on a difference above 1e-4

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Full-width models in little memory: what is large and rarely used as a whole stays in its storage format.
 
 FP4 and FP8 weights read from the file and dequantised at every use (the last few are kept); wo_a is float32

@@ -38,7 +38,9 @@ class Error {
       : code_(code), message_(std::move(message)), hint_(std::move(hint)) {}
 
   Code code() const { return code_; }
+
   const std::string& message() const { return message_; }
+
   const std::string& hint() const { return hint_; }
 
   /// Adds the place outward: error.at("pack 'a'") gives "pack 'a': message".
@@ -57,15 +59,23 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}
+
   Result(Error error) : value_(std::in_place_index<1>, std::move(error)) {}
 
   bool ok() const { return value_.index() == 0; }
+
   T& operator*() & { return std::get<0>(value_); }
+
   const T& operator*() const& { return std::get<0>(value_); }
+
   T&& operator*() && { return std::get<0>(std::move(value_)); }
+
   T* operator->() { return &std::get<0>(value_); }
+
   const T* operator->() const { return &std::get<0>(value_); }
+
   const Error& error() const& { return std::get<1>(value_); }
+
   Error&& error() && { return std::get<1>(std::move(value_)); }
 
  private:
@@ -78,11 +88,15 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
+
   Result(Ok) {}
+
   Result(Error error) : value_(std::in_place_index<1>, std::move(error)) {}
 
   bool ok() const { return value_.index() == 0; }
+
   const Error& error() const& { return std::get<1>(value_); }
+
   Error&& error() && { return std::get<1>(std::move(value_)); }
 
  private:
@@ -95,16 +109,17 @@ using Status = Result<void>;
 #define RORQUAL_CONCAT(a, b) RORQUAL_CONCAT_2(a, b)
 
 /// Returns the error of `expr` from the enclosing function, if it has one.
-#define RORQUAL_TRY(expr)                                  \
-  do {                                                     \
-    auto rorqual_try_status = (expr);                      \
+#define RORQUAL_TRY(expr)                                                       \
+  do {                                                                          \
+    auto rorqual_try_status = (expr);                                           \
     if (!rorqual_try_status.ok()) return std::move(rorqual_try_status).error(); \
   } while (0)
 
 /// RORQUAL_TRY_ASSIGN(auto x, f()): declares x with the value, or returns the error.
-#define RORQUAL_TRY_ASSIGN(declaration, expr)                                                     \
-  auto RORQUAL_CONCAT(rorqual_try_, __LINE__) = (expr);                                           \
-  if (!RORQUAL_CONCAT(rorqual_try_, __LINE__).ok()) return std::move(RORQUAL_CONCAT(rorqual_try_, __LINE__)).error(); \
+#define RORQUAL_TRY_ASSIGN(declaration, expr)                         \
+  auto RORQUAL_CONCAT(rorqual_try_, __LINE__) = (expr);               \
+  if (!RORQUAL_CONCAT(rorqual_try_, __LINE__).ok())                   \
+    return std::move(RORQUAL_CONCAT(rorqual_try_, __LINE__)).error(); \
   declaration = *std::move(RORQUAL_CONCAT(rorqual_try_, __LINE__))
 
 }  // namespace rorqual

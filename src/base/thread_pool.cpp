@@ -9,13 +9,17 @@ namespace rorqual {
 namespace {
 
 constexpr unsigned kFlushBits = 0x8040;  // FTZ | DAZ in MXCSR
-constexpr int kSpinRounds = 2000;        // about 50 us: longer than the gap between two stages, short beside a step
+constexpr int kSpinRounds = 2000;  // about 50 us: longer than the gap between two stages, short beside a step
 
 }  // namespace
 
-ScopedFlushToZero::ScopedFlushToZero() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushBits); }
+ScopedFlushToZero::ScopedFlushToZero() : saved_(_mm_getcsr()) {
+  _mm_setcsr(saved_ | kFlushBits);
+}
 
-ScopedFlushToZero::~ScopedFlushToZero() { _mm_setcsr(saved_); }
+ScopedFlushToZero::~ScopedFlushToZero() {
+  _mm_setcsr(saved_);
+}
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   RORQUAL_CHECK(num_threads >= 1);

@@ -38,9 +38,12 @@ class ThreadPool {
   /// Chunks are handed out dynamically, so results must not depend on which thread runs which chunk.
   template <class Body>
   void parallel_for(int64_t num_chunks, const Body& body) {
-    run(num_chunks, [](const void* context, int64_t chunk, int thread) {
-      (*static_cast<const Body*>(context))(chunk, thread);
-    }, &body);
+    run(
+        num_chunks,
+        [](const void* context, int64_t chunk, int thread) {
+          (*static_cast<const Body*>(context))(chunk, thread);
+        },
+        &body);
   }
 
  private:

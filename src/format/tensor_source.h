@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where weights come from: named tensors with dtype, shape and bytes. Implemented by checkpoints on disk, by the model
-// embedded in the program, and by the synthetic generator. Nothing here knows what a tensor means.
+// Where weights come from: named tensors with dtype, shape and bytes. Implemented by checkpoints on disk, by
+// the model embedded in the program, and by the synthetic generator. Nothing here knows what a tensor means.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct TensorInfo {
   tensor::DType dtype = tensor::DType::f32;
   std::vector<int64_t> shape;
   int64_t size_bytes = 0;
-  std::string file;      // file that holds it, for messages; empty when there is none
+  std::string file;         // file that holds it, for messages; empty when there is none
   int64_t file_offset = 0;  // first byte in that file
 };
 
@@ -47,8 +47,8 @@ class TensorSource {
   virtual std::string name() const = 0;
 };
 
-/// Opens MODEL: a directory in the official format. Validates every header (spec: docs/errors.md#checkpoint) and the
-/// index before any weight is read. Errors name file, tensor, got and expected.
+/// Opens MODEL: a directory in the official format. Validates every header (spec: docs/errors.md#checkpoint)
+/// and the index before any weight is read. Errors name file, tensor, got and expected.
 Result<std::unique_ptr<TensorSource>> open_checkpoint(const std::string& directory);
 
 /// The same over files in memory (name, bytes), which must outlive the source: the embedded model.
@@ -56,6 +56,8 @@ struct MemoryFile {
   std::string name;
   std::span<const std::byte> bytes;
 };
-Result<std::unique_ptr<TensorSource>> open_checkpoint_in_memory(std::string name, std::vector<MemoryFile> files);
+
+Result<std::unique_ptr<TensorSource>> open_checkpoint_in_memory(std::string name,
+                                                                std::vector<MemoryFile> files);
 
 }  // namespace rorqual::format

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel table: the stages of a forward pass as pure functions on views. No files, no globals, no logging.
+// The kernel table: the stages of a forward pass as pure functions on views. No files, no globals, no
+// logging.
 //
 // Conventions for all stages
-//   Shapes     T rows (tokens of all sequences of this step), D model width, n hyper-connection streams, H heads,
-//              Dh head width, Dr rotated width, Di index width, V vocabulary. Row-major, contiguous, F32 on the CPU.
-//   Numerics   `reference` rounds at every site of the official code (docs/numerics.md lists the sites); activations
+//   Shapes     T rows (tokens of all sequences of this step), D model width, n hyper-connection streams, H
+//   heads,
+//              Dh head width, Dr rotated width, Di index width, V vocabulary. Row-major, contiguous, F32 on
+//              the CPU.
+//   Numerics   `reference` rounds at every site of the official code (docs/numerics.md lists the sites);
+//   activations
 //              are then F32 values that lie on the BF16 (or FP8, FP4) grid. `exact` rounds nowhere.
-//   Bits       a row's result depends on that row (and its sequence's cache) only: not on T, its place in the batch,
-//              the number of threads, or how a prompt was cut into steps. Sums run in the order of docs/numerics.md.
+//   Bits       a row's result depends on that row (and its sequence's cache) only: not on T, its place in the
+//   batch,
+//              the number of threads, or how a prompt was cut into steps. Sums run in the order of
+//              docs/numerics.md.
 //   Threads    stages split their work over ctx.pool; they are called from one thread.
 //   Aliasing   outputs do not overlap inputs unless a stage says "in place".
 //   Errors     none at run time; broken limits are programmer errors (RORQUAL_CHECK).
@@ -61,43 +67,55 @@ struct CacheFormat {
   int64_t head_dim = 0;
   int64_t index_dim = 0;
 
-  int64_t window_bytes() const { return numerics == Numerics::exact ? 4 * head_dim : head_dim + head_dim / 32; }
-  int64_t compressed_bytes() const { return numerics == Numerics::exact ? 4 * head_dim : head_dim / 2 + head_dim / 16; }
-  int64_t index_bytes() const { return numerics == Numerics::exact ? 4 * index_dim : index_dim / 2 + index_dim / 32; }
+  int64_t window_bytes() const {
+    return numerics == Numerics::exact ? 4 * head_dim : head_dim + head_dim / 32;
+  }
+
+  int64_t compressed_bytes() const {
+    return numerics == Numerics::exact ? 4 * head_dim : head_dim / 2 + head_dim / 16;
+  }
+
+  int64_t index_bytes() const {
+    return numerics == Numerics::exact ? 4 * index_dim : index_dim / 2 + index_dim / 32;
+  }
 };
 
-/// Sliding-window records of one sequence and layer: position p lives in slot p % slots. slots >= window; the slots
-/// beyond the window leave room for rejected drafts.
+/// Sliding-window records of one sequence and layer: position p lives in slot p % slots. slots >= window; the
+/// slots beyond the window leave room for rejected drafts.
 struct WindowCache {
   std::byte* records = nullptr;
   int64_t slots = 0;
 };
 
-/// Compressed KV and index keys of one sequence and KV-source layer, in pages of page_entries entries (a power of two):
-/// entry j is record j % page_entries of page j / page_entries. Pages for this step's entries exist before a stage runs.
+/// Compressed KV and index keys of one sequence and KV-source layer, in pages of page_entries entries (a
+/// power of two): entry j is record j % page_entries of page j / page_entries. Pages for this step's entries
+/// exist before a stage runs.
 struct CompressedCache {
   int64_t page_entries = 64;
   std::byte* const* kv_pages = nullptr;
   std::byte* const* index_pages = nullptr;
-  /// Projections of tokens whose group is still open (ratio 2), F32 [pending_slots][2][Dh] (kv, then gate), position p
-  /// in slot p % pending_slots. Null for ratio 1.
+  /// Projections of tokens whose group is still open (ratio 2), F32 [pending_slots][2][Dh] (kv, then gate),
+  /// position p in slot p % pending_slots. Null for ratio 1.
   float* pending = nullptr;
   int64_t pending_slots = 0;
 };
 
-// ------------------------------------------------------------------------------------------------ rotary tables
+// ------------------------------------------------------------------------------------------------ rotary
+// tables
 /// Frequencies of one kind of layer: f32 [Dr/2].
 struct RopeTable {
   std::span<const float> inv_freq;
 };
 
-/// cos and sin of position·inv_freq, F32 [T, Dr/2] each; angle = F32 product, cos and sin correctly rounded from it.
+/// cos and sin of position·inv_freq, F32 [T, Dr/2] each; angle = F32 product, cos and sin correctly rounded
+/// from it.
 struct RopeAngles {
   const float* cos = nullptr;
   const float* sin = nullptr;
 };
 
-// ------------------------------------------------------------------------------------------------ stage arguments
+// ------------------------------------------------------------------------------------------------ stage
+// arguments
 /// Embedding lookup and stream expansion. §3.1
 struct EmbedArgs {
   const StepPlan* plan = nullptr;
@@ -116,7 +134,7 @@ struct EngramArgs {
   /// [T, num_columns, head_dim/32].
   const uint8_t* rows_e4m3 = nullptr;
   const uint8_t* row_scales = nullptr;
-  Matrix wkv;                          // fp8 [(n+1)·D, num_columns·head_dim]
+  Matrix wkv;                           // fp8 [(n+1)·D, num_columns·head_dim]
   const float* query_weight = nullptr;  // [n, D]
   const float* key_weight = nullptr;    // [n, D]
   float eps = 0;
@@ -138,8 +156,8 @@ struct HyperWeights {
   const float* scale = nullptr;  // [3]
 };
 
-/// One sublayer boundary, each part optional: post of the finished sublayer, then mixes of the new streams, then
-/// collapse with the mix handed over, then RMSNorm. §3.2, §3.3
+/// One sublayer boundary, each part optional: post of the finished sublayer, then mixes of the new streams,
+/// then collapse with the mix handed over, then RMSNorm. §3.2, §3.3
 struct BoundaryArgs {
   int64_t num_rows = 0, d_model = 0, num_streams = 0;
   float norm_eps = 0, hc_eps = 0;
@@ -165,12 +183,12 @@ struct BoundaryArgs {
 };
 
 struct AttentionWeights {
-  Matrix wq_a, wq_b, wkv;             // fp8
-  const float* q_norm = nullptr;      // [q_lora_rank]
-  const float* kv_norm = nullptr;     // [Dh]
-  const float* attn_sink = nullptr;   // [H]
-  Matrix wo_a;                        // fp8 or bf16 [groups·rank, H·Dh/groups], activation not quantised
-  Matrix wo_b;                        // fp8 [D, groups·rank]
+  Matrix wq_a, wq_b, wkv;            // fp8
+  const float* q_norm = nullptr;     // [q_lora_rank]
+  const float* kv_norm = nullptr;    // [Dh]
+  const float* attn_sink = nullptr;  // [H]
+  Matrix wo_a;                       // fp8 or bf16 [groups·rank, H·Dh/groups], activation not quantised
+  Matrix wo_b;                       // fp8 [D, groups·rank]
 };
 
 struct AttentionShape {
@@ -186,21 +204,21 @@ struct AttentionInputArgs {
   const AttentionWeights* weights = nullptr;
   const float* x = nullptr;  // [T, D]
   RopeAngles angles;
-  float* qr = nullptr;                 // out [T, q_lora_rank]; null = no queries wanted (then q is null too)
-  float* q = nullptr;                  // out [T, H, Dh], rotated
+  float* qr = nullptr;                  // out [T, q_lora_rank]; null = no queries wanted (then q is null too)
+  float* q = nullptr;                   // out [T, H, Dh], rotated
   std::byte* window_records = nullptr;  // out [T, window_bytes]
 };
 
 struct CompressorWeights {
-  Matrix wkv;                     // bf16 [Dh, D]
-  Matrix wgate;                   // bf16 [Dh, D]; data null for ratio 1
-  const float* norm = nullptr;    // [Dh]
-  Matrix index_wk;                // bf16 [Di, Dh]
+  Matrix wkv;                           // bf16 [Dh, D]
+  Matrix wgate;                         // bf16 [Dh, D]; data null for ratio 1
+  const float* norm = nullptr;          // [Dh]
+  Matrix index_wk;                      // bf16 [Di, Dh]
   const float* index_k_norm = nullptr;  // [Di]
 };
 
-/// Compressed KV and index keys that become complete in this step, written to their pages; open rows to `pending`.
-/// §3.7
+/// Compressed KV and index keys that become complete in this step, written to their pages; open rows to
+/// `pending`. §3.7
 struct CompressArgs {
   const StepPlan* plan = nullptr;
   AttentionShape shape;
@@ -208,8 +226,8 @@ struct CompressArgs {
   int64_t ratio = 1;
   const CompressorWeights* weights = nullptr;
   RopeTable rope;
-  const float* x = nullptr;                         // [T, D]
-  std::span<const CompressedCache> caches;          // one per sequence
+  const float* x = nullptr;                 // [T, D]
+  std::span<const CompressedCache> caches;  // one per sequence
 };
 
 struct IndexWeights {
@@ -217,7 +235,8 @@ struct IndexWeights {
   Matrix weights_proj;  // bf16 [heads, D]
 };
 
-/// Candidate blocks of the two-level selection, per row: ascending block ids, -1 padded. count -1 = all blocks.
+/// Candidate blocks of the two-level selection, per row: ascending block ids, -1 padded. count -1 = all
+/// blocks.
 struct CandidateList {
   int32_t* blocks = nullptr;  // [T, max_blocks]
   int32_t* count = nullptr;   // [T]
@@ -239,9 +258,9 @@ struct IndexArgs {
   std::span<const CompressedCache> caches;
   CandidateList* candidates_out = nullptr;       // filled by the candidate source
   const CandidateList* candidates_in = nullptr;  // restricts a reindex layer
-  int32_t* selected = nullptr;        // out [T, index_topk]: ascending entries, -1 padded
-  int32_t* selected_count = nullptr;  // out [T]
-  float* topk_gap = nullptr;          // optional out [T]: last selected minus first rejected score (traces)
+  int32_t* selected = nullptr;                   // out [T, index_topk]: ascending entries, -1 padded
+  int32_t* selected_count = nullptr;             // out [T]
+  float* topk_gap = nullptr;  // optional out [T]: last selected minus first rejected score (traces)
 };
 
 /// Sparse attention with sink over window and selected entries, inverse rotation included. §3.9
@@ -257,8 +276,9 @@ struct AttendArgs {
   const int32_t* selected = nullptr;            // [T, selected_stride], null for ratio 0
   const int32_t* selected_count = nullptr;      // [T]
   int64_t selected_stride = 0;
-  /// Draft blocks: every row sees the `window` positions before the sequence's first row and all rows of its sequence
-  /// in this step; only valid entries are listed. Otherwise row p sees p-window+1..p, in `window` slots.
+  /// Draft blocks: every row sees the `window` positions before the sequence's first row and all rows of its
+  /// sequence in this step; only valid entries are listed. Otherwise row p sees p-window+1..p, in `window`
+  /// slots.
   bool draft_block = false;
   int64_t window_floor = 0;  // positions below do not exist (draft contexts that start late)
   RopeAngles angles;
@@ -289,11 +309,11 @@ struct ExpertWeights {
 enum class Scoring : uint8_t { sqrt_softplus, sigmoid, softmax };
 
 struct MoeWeights {
-  Matrix gate;                      // bf16 [E, D]
-  const float* bias = nullptr;      // [E]
-  const float* bias_vl = nullptr;   // [E], null without vision
+  Matrix gate;                             // bf16 [E, D]
+  const float* bias = nullptr;             // [E]
+  const float* bias_vl = nullptr;          // [E], null without vision
   std::span<const ExpertWeights> experts;  // [E] mxfp4
-  ExpertWeights shared;             // fp8
+  ExpertWeights shared;                    // fp8
 };
 
 /// Router, routed experts and shared expert. §3.11
@@ -317,8 +337,8 @@ struct MoeArgs {
 struct LinearArgs {
   int64_t num_rows = 0;
   Matrix weight;
-  const float* x = nullptr;  // [T, cols]
-  float* y = nullptr;        // out [T, rows]
+  const float* x = nullptr;     // [T, cols]
+  float* y = nullptr;           // out [T, rows]
   bool quantise_input = false;  // FP8 activation rounding in front (reference numerics)
   bool round_output = true;     // BF16 output (reference numerics)
 };
@@ -346,7 +366,8 @@ struct HeadArgs {
 struct KernelTable {
   std::string_view name;
 
-  void (*rope_angles)(Context& ctx, std::span<const int64_t> positions, const RopeTable& rope, float* cos, float* sin);
+  void (*rope_angles)(Context& ctx, std::span<const int64_t> positions, const RopeTable& rope, float* cos,
+                      float* sin);
   void (*embed)(Context& ctx, const EmbedArgs& args);
   void (*engram)(Context& ctx, const EngramArgs& args);
   void (*tap)(Context& ctx, const TapArgs& args);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Primitive operators of the CPU tiers. The stages of kernels.h are written once, over this table; a tier replaces
-// operators, never stages. `ref` (scalar) is the law: every other tier gives the same bits for every input.
-// Each function handles a tile and is called from one thread; the stages split work.
+// Primitive operators of the CPU tiers. The stages of kernels.h are written once, over this table; a tier
+// replaces operators, never stages. `ref` (scalar) is the law: every other tier gives the same bits for every
+// input. Each function handles a tile and is called from one thread; the stages split work.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,18 @@
 
 namespace rorqual::kernels {
 
-/// y[t][p·16 + r] = Σ_k x[t][k]·W[p·16 + r][k] for panels p in [panel_begin, panel_end), in the linear order of
-/// docs/numerics.md: per 32-wide block an FMA chain over even k and one over odd k, acc = acc + (even + odd).
+/// y[t][p·16 + r] = Σ_k x[t][k]·W[p·16 + r][k] for panels p in [panel_begin, panel_end), in the linear order
+/// of docs/numerics.md: per 32-wide block an FMA chain over even k and one over odd k, acc = acc + (even +
+/// odd).
 struct LinearTile {
   const Matrix* weight = nullptr;
   int64_t panel_begin = 0, panel_end = 0;
   int64_t num_rows = 0;
-  const float* x = nullptr;  // [num_rows, x_stride]; columns up to the next multiple of 32 are readable and zero
+  const float* x =
+      nullptr;  // [num_rows, x_stride]; columns up to the next multiple of 32 are readable and zero
   int64_t x_stride = 0;
-  float* y = nullptr;  // [num_rows, y_stride], columns counted from row 0 of the weight; padding rows not written
+  float* y =
+      nullptr;  // [num_rows, y_stride], columns counted from row 0 of the weight; padding rows not written
   int64_t y_stride = 0;
   bool round_bf16 = false;
 };
@@ -55,13 +58,14 @@ struct OperatorTable {
 
   // ---- hyper-connections (kernels/ref/hyper.cpp)
   /// mixes[(2+n)n] (raw products of fn with the flattened streams) and the sum of squares -> pre, post, comb.
-  void (*hyper_mixes)(const float* products, float mean_square, const HyperWeights& weights, int64_t n, float norm_eps,
-                      float hc_eps, int sinkhorn_iters, float* pre, float* post, float* comb);
+  void (*hyper_mixes)(const float* products, float mean_square, const HyperWeights& weights, int64_t n,
+                      float norm_eps, float hc_eps, int sinkhorn_iters, float* pre, float* post, float* comb);
   /// Softmax over rows, then alternating normalisation, in place [n, n].
   void (*sinkhorn)(float* comb, int64_t n, int iters, float eps);
-  void (*hyper_collapse)(const float* streams, const float* pre, int64_t n, int64_t width, bool round_bf16, float* y);
-  void (*hyper_expand)(const float* y, const float* post, const float* comb, int64_t n, int64_t width, bool round_bf16,
-                       float* streams);
+  void (*hyper_collapse)(const float* streams, const float* pre, int64_t n, int64_t width, bool round_bf16,
+                         float* y);
+  void (*hyper_expand)(const float* y, const float* post, const float* comb, int64_t n, int64_t width,
+                       bool round_bf16, float* streams);
 
   // ---- reductions in the order of docs/numerics.md (16 chains)
   float (*sum)(const float* x, int64_t count);
@@ -70,26 +74,29 @@ struct OperatorTable {
 
   // ---- experts (kernels/ref/experts.cpp)
   /// out = weight·silu(min(gate, limit))·clamp(up, ±limit); limit 0 = no clamp.
-  void (*swiglu)(const float* gate, const float* up, int64_t width, float limit, float weight, bool round_bf16,
-                 float* out);
+  void (*swiglu)(const float* gate, const float* up, int64_t width, float limit, float weight,
+                 bool round_bf16, float* out);
   /// Selection scores to the `k` best (ties: lowest id), weights of §3.11. One token.
-  void (*route)(const float* logits, const float* bias, int64_t num_experts, const MoeArgs& args, int32_t* index,
-                float* weight, float* gap);
+  void (*route)(const float* logits, const float* bias, int64_t num_experts, const MoeArgs& args,
+                int32_t* index, float* weight, float* gap);
 
   // ---- attention of one row (kernels/ref/attention.cpp)
   /// Attention of all heads over a list of decoded entries in list order; blocks of 64 (docs/numerics.md).
   /// keys [num_slots, Dh] F32; valid[s] != 0 marks an entry. out [H, Dh] before the inverse rotation.
   void (*attend)(const float* q, int64_t num_heads, int64_t head_dim, const float* keys, const uint8_t* valid,
-                 int64_t num_slots, const float* sink, float scale, Numerics numerics, float* out, float* workspace);
+                 int64_t num_slots, const float* sink, float scale, Numerics numerics, float* out,
+                 float* workspace);
   int64_t (*attend_workspace)(int64_t num_heads, int64_t head_dim, int64_t num_slots);  // floats
 
   // ---- index (kernels/ref/index.cpp)
   /// Scores of `count` decoded keys [count, Di] against q [heads, Di] with head weights w [heads].
   void (*index_scores)(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys,
                        int64_t count, Numerics numerics, float* scores);
-  /// Positions of the k largest of scores[count] (ties: lowest position; -inf never taken), ascending. Returns how many.
+  /// Positions of the k largest of scores[count] (ties: lowest position; -inf never taken), ascending.
+  /// Returns how many.
   int64_t (*top_k)(const float* scores, int64_t count, int64_t k, int32_t* selected, float* gap);
-  /// Blocks of `block_size` scores: the num_blocks best by maximum, the newest block (holding count-1) always kept.
+  /// Blocks of `block_size` scores: the num_blocks best by maximum, the newest block (holding count-1) always
+  /// kept.
   int64_t (*candidate_blocks)(const float* scores, int64_t count, int64_t block_size, int64_t num_blocks,
                               int32_t* blocks);
 };

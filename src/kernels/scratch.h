@@ -11,7 +11,8 @@
 namespace rorqual::kernels {
 
 /// One thread. Memory from alloc() is valid until the enclosing Frame ends; contents are undefined.
-/// Grows by whole chunks and aborts when the machine has no memory left: the plan reserves for it before loading.
+/// Grows by whole chunks and aborts when the machine has no memory left: the plan reserves for it before
+/// loading.
 class Scratch {
  public:
   /// `count` elements of T, 64-byte aligned.
@@ -25,10 +26,12 @@ class Scratch {
   class Frame {
    public:
     explicit Frame(Scratch& scratch) : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
+
     ~Frame() {
       scratch_.chunk_ = chunk_;
       scratch_.used_ = used_;
     }
+
     Frame(const Frame&) = delete;
     Frame& operator=(const Frame&) = delete;
 
@@ -42,8 +45,8 @@ class Scratch {
   std::byte* alloc_bytes(int64_t size_bytes);
 
   std::vector<tensor::Buffer> chunks_;
-  size_t chunk_ = 0;     // index of the chunk in use
-  int64_t used_ = 0;     // bytes used of it
+  size_t chunk_ = 0;  // index of the chunk in use
+  int64_t used_ = 0;  // bytes used of it
 };
 
 }  // namespace rorqual::kernels

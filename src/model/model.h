@@ -95,6 +95,7 @@ class Model final : public Runner {
   const CacheLayout& cache_layout() const { return layout_; }
 
   const Weights& weights() const { return weights_; }
+
   std::string_view kernel_name() const { return kernels_->name; }
 
   // Runner

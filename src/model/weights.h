@@ -24,8 +24,8 @@ namespace rorqual::model {
 /// An Engram table, in host memory or left on disk and read row by row.
 struct EngramTable {
   int64_t row_begin = 0, rows = 0, head_dim = 0;  // rows [row_begin, row_begin + rows) of the whole table
-  const uint8_t* values = nullptr;  // E4M3 [rows, head_dim], null when on disk
-  const uint8_t* scales = nullptr;  // E8M0 [rows, head_dim/32], null when on disk
+  const uint8_t* values = nullptr;                // E4M3 [rows, head_dim], null when on disk
+  const uint8_t* scales = nullptr;                // E8M0 [rows, head_dim/32], null when on disk
   const format::TensorSource* source = nullptr;
   const format::TensorInfo* values_info = nullptr;
   const format::TensorInfo* scales_info = nullptr;

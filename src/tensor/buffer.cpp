@@ -29,17 +29,20 @@ Result<Buffer> Buffer::allocate(int64_t size_bytes, MemoryKind kind) {
   // Over-map by one page and give back the ends, so that the block starts on a (huge) page boundary.
   const int64_t rounded = (size_bytes + page - 1) / page * page;
   const int64_t total = rounded + (page > 4096 ? page : 0);
-  void* raw = ::mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* raw =
+      ::mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {
     return Error(Code::out_of_memory, fmt::format("cannot allocate {} bytes of host memory", size_bytes),
                  "free memory or choose a smaller placement (see `rorqual plan`)");
   }
   auto address = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t aligned = (address + static_cast<uintptr_t>(page) - 1) / static_cast<uintptr_t>(page) * static_cast<uintptr_t>(page);
+  const uintptr_t aligned = (address + static_cast<uintptr_t>(page) - 1) / static_cast<uintptr_t>(page) *
+                            static_cast<uintptr_t>(page);
   const int64_t head = static_cast<int64_t>(aligned - address);
   const int64_t tail = total - head - rounded;
   if (head > 0) ::munmap(raw, static_cast<size_t>(head));
-  if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + static_cast<uintptr_t>(rounded)), static_cast<size_t>(tail));
+  if (tail > 0)
+    ::munmap(reinterpret_cast<void*>(aligned + static_cast<uintptr_t>(rounded)), static_cast<size_t>(tail));
   buffer.data_ = reinterpret_cast<std::byte*>(aligned);
   buffer.size_bytes_ = size_bytes;
   buffer.mapped_bytes_ = rounded;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owned memory that knows where it lives. Devices other than the host are provided by the backend that has them.
+// Owned memory that knows where it lives. Devices other than the host are provided by the backend that has
+// them.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +18,25 @@ enum class MemoryKind : uint8_t { host, pinned_host, device, disk };
 class Buffer {
  public:
   Buffer() = default;
+
   Buffer(Buffer&& other) noexcept { swap(other); }
+
   Buffer& operator=(Buffer&& other) noexcept {
     swap(other);
     return *this;
   }
+
   ~Buffer();
 
   /// Errors: out_of_memory with the size; unsupported for kinds that no backend of this build provides.
   static Result<Buffer> allocate(int64_t size_bytes, MemoryKind kind = MemoryKind::host);
 
   std::byte* data() { return data_; }
+
   const std::byte* data() const { return data_; }
+
   int64_t size_bytes() const { return size_bytes_; }
+
   MemoryKind kind() const { return kind_; }
 
  private:

@@ -21,6 +21,8 @@ class SingleRank final : public Collective {
 
 }  // namespace
 
-std::unique_ptr<Collective> single_rank() { return std::make_unique<SingleRank>(); }
+std::unique_ptr<Collective> single_rank() {
+  return std::make_unique<SingleRank>();
+}
 
 }  // namespace rorqual::tensor

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchange between the ranks of one model instance. Sums run in rank order, so that the bits do not depend on
-// message size or arrival (docs/numerics.md). One rank exists today; shared memory, NCCL and MPI implement the same.
+// message size or arrival (docs/numerics.md). One rank exists today; shared memory, NCCL and MPI implement
+// the same.
 #pragma once
 
 #include <cstdint>

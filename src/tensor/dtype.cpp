@@ -20,13 +20,19 @@ constexpr std::array kRows = {
     Row{DType::i32, "I32", 4},         Row{DType::i64, "I64", 8},         Row{DType::boolean, "BOOL", 1},
 };
 
-const Row& row_of(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
+const Row& row_of(DType dtype) {
+  return kRows[static_cast<size_t>(dtype)];
+}
 
 }  // namespace
 
-int64_t dtype_bytes(DType dtype) { return row_of(dtype).bytes; }
+int64_t dtype_bytes(DType dtype) {
+  return row_of(dtype).bytes;
+}
 
-std::string_view dtype_name(DType dtype) { return row_of(dtype).name; }
+std::string_view dtype_name(DType dtype) {
+  return row_of(dtype).name;
+}
 
 std::optional<DType> dtype_from_name(std::string_view name) {
   for (const Row& row : kRows) {

@@ -652,23 +652,37 @@ int64_t window_of(const ForwardFixture& fixture, int64_t sliding_window) {
   return fixture.is_official_code ? std::min(tokens, sliding_window) : sliding_window;
 }
 
-Status run_mode(const CheckForwardOptions& options, const OpenedSource& opened,
-                const std::vector<ForwardFixture>& fixtures, const std::string& mode, CheckReport& report,
-                Pool& pool) {
-  OpenOptions open = options.open;
+/// One call of check_forward: what is checked and where it is reported.
+struct Run {
+  const CheckForwardOptions& options;
+  const OpenedSource& opened;
+  std::vector<ForwardFixture> fixtures;
+  CheckReport& report;
+  Pool pool;
+};
+
+/// Room for the longest run of a mode, its greedy steps included, in one sequence.
+OpenOptions options_for(const Run& run, const std::string& mode) {
+  OpenOptions open = run.options.open;
   open.numerics = mode == "exact" ? "exact" : "reference";
-  open.with_drafts = opened.config.num_stages() > 0;
+  open.with_drafts = run.opened.config.num_stages() > 0;
   open.max_num_seqs = 1;
   open.max_num_batched_tokens = 1;
-  for (const ForwardFixture& fixture : fixtures) {
+  for (const ForwardFixture& fixture : run.fixtures) {
     if (fixture.mode == mode) {
       open.max_num_batched_tokens = std::max(open.max_num_batched_tokens, fixture.find_int("ids")->rows());
     }
   }
-  open.max_model_len =
-      std::min(opened.config.max_position_embeddings, open.max_num_batched_tokens + FileCheck::kDecodeRoom);
+  open.max_model_len = std::min(run.opened.config.max_position_embeddings,
+                                open.max_num_batched_tokens + FileCheck::kDecodeRoom);
+  return open;
+}
+
+Status run_mode(Run& run, const std::string& mode) {
+  const OpenedSource& opened = run.opened;
+  const OpenOptions open = options_for(run, mode);
   std::unique_ptr<model::Model> model;
-  for (const ForwardFixture& fixture : fixtures) {
+  for (const ForwardFixture& fixture : run.fixtures) {
     if (fixture.mode != mode) continue;
     const int64_t window = window_of(fixture, opened.config.sliding_window);
     if (model == nullptr || model->config().sliding_window != window) {
@@ -682,7 +696,7 @@ Status run_mode(const CheckForwardOptions& options, const OpenedSource& opened,
                    fmt::format("'{}' has logits of {} tokens, the model has {}", fixture.path,
                                fixture.find_float("logits")->width(), model->vocab_size()));
     }
-    RORQUAL_TRY(FileCheck(fixture, *model, report, pool).run());
+    RORQUAL_TRY(FileCheck(fixture, *model, run.report, run.pool).run());
   }
   return Ok{};
 }
@@ -732,7 +746,7 @@ void judge_pool(const Pool& pool, bool is_trained, CheckReport& report) {
 Status check_forward(const CheckForwardOptions& options, CheckReport& report) {
   RORQUAL_TRY_ASSIGN(const auto files, list_files(options.fixtures));
   RORQUAL_TRY_ASSIGN(const OpenedSource opened, open_source(options.open));
-  std::vector<ForwardFixture> fixtures;
+  Run run{.options = options, .opened = opened, .fixtures = {}, .report = report, .pool = {}};
   bool has_text = false;
   for (const std::string& path : files) {
     RORQUAL_TRY_ASSIGN(ForwardFixture fixture, load_forward_fixture(path));
@@ -741,20 +755,19 @@ Status check_forward(const CheckForwardOptions& options, CheckReport& report) {
       continue;
     }
     has_text = has_text || fixture.is_text;
-    fixtures.push_back(std::move(fixture));
+    run.fixtures.push_back(std::move(fixture));
   }
-  if (fixtures.empty()) {
+  if (run.fixtures.empty()) {
     return Error(Code::not_found,
                  fmt::format("no golden run for model '{}' among {} files", opened.name, files.size()),
                  "name a folder of fixtures made with this model");
   }
-  Pool pool;
   for (const std::string mode : {"exact", "official"}) {
-    const bool is_wanted = std::any_of(fixtures.begin(), fixtures.end(),
+    const bool is_wanted = std::any_of(run.fixtures.begin(), run.fixtures.end(),
                                        [&](const ForwardFixture& f) { return f.mode == mode; });
-    if (is_wanted) RORQUAL_TRY(run_mode(options, opened, fixtures, mode, report, pool));
+    if (is_wanted) RORQUAL_TRY(run_mode(run, mode));
   }
-  judge_pool(pool, has_text, report);
+  judge_pool(run.pool, has_text, report);
   return Ok{};
 }
 
