@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 class Reply final : public TokenSink {
  public:
   void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> prompt) override {
-    for (const auto& row : rows) values_.push_back(row ? row->chosen.logprob : 0.0f);
+    for (const auto& row : prompt) values_.push_back(row ? row->chosen.logprob : 0.0f);
   }
 
   void on_token(int32_t token, std::optional<PositionLogprobs> row) override {
