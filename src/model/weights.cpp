@@ -437,6 +437,8 @@ class ChunkReader {
       keep_columns(scales_, chunk.scale_row_bytes, chunk.scale_offset_bytes, (chunk.cols + 31) / 32);
       scales = reinterpret_cast<const uint8_t*>(scales_.data());
     }
+    keep_columns(values_, chunk.row_bytes, chunk.column_offset_bytes,
+                 kernels::source_row_bytes(chunk.format, chunk.cols));
     const Matrix packed = kernels::pack_matrix(chunk.format, chunk.rows, chunk.cols, values_.data(), scales,
                                                chunk.dst, chunk.dst_scales);
     if (packed.wide_scales) {
