@@ -50,20 +50,25 @@ class ThreadPool {
   using Function = void (*)(const void* context, int64_t chunk, int thread);
 
   void run(int64_t num_chunks, Function function, const void* context);
+  bool claim(int64_t& chunk);
   void work(int thread);
+  void wait_until_done(int64_t num_chunks);
   void worker_main(int thread);
 
   int num_threads_;
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  std::atomic<uint64_t> generation_{0};
-  std::atomic<int64_t> next_chunk_{0};
-  std::atomic<int> workers_busy_{0};
-  bool stop_ = false;
-  int64_t num_chunks_ = 0;
+  // The job. Written only while no chunk is claimed, read only after claiming one.
   Function function_ = nullptr;
   const void* context_ = nullptr;
+  /// Chunks of the job in the upper half, the next one to hand out in the lower half. A worker that comes
+  /// late finds them equal and goes: nobody waits for a thread that has no chunk.
+  std::atomic<uint64_t> claims_{0};
+  std::atomic<int64_t> chunks_done_{0};
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> owner_waits_{false};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
 };
 
 }  // namespace rorqual

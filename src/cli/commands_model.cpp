@@ -82,6 +82,7 @@ Status check(const Values& values) {
   tools::OpenOptions open;
   open.tokenizer = values.text("tokenizer");
   open.threads = static_cast<int>(values.integer("threads"));
+  open.kernels = values.text("kernels");
   if (kind == "ops") return finish_check(report, tools::check_ops(files, report));
   if (kind == "forward") {
     if (files.size() < 2) {
@@ -231,6 +232,11 @@ CommandSpec check_command() {
                    .help = "tokenizer.json for encoding, tokenizer and parsing",
                    .value_name = "FILE",
                    .is_common = true},
+                  {.name = "kernels",
+                   .kind = OptionKind::text,
+                   .group = "input",
+                   .help = "kernel tier for forward (default: the best) and invariance (default: all)",
+                   .value_name = "TIER"},
                   {.name = "tokens",
                    .kind = OptionKind::integer,
                    .group = "input",

@@ -13,7 +13,7 @@
 namespace rorqual::tools {
 
 struct CheckInvarianceOptions {
-  OpenOptions open;      // model; numerics, kernels and threads are varied
+  OpenOptions open;      // model; numerics and threads are varied, and kernels unless one tier is named
   int64_t tokens = 300;  // longest sequence
   int64_t sequences = 8;
   uint64_t seed = 1;
