@@ -31,6 +31,12 @@ constexpr double kSelectedEqualShare = 0.998;
 constexpr double kTrainedKl = 1.5e-3;
 constexpr double kTrainedTop1 = 0.955;
 
+/// The larger of two differences; one that is not a number is larger than all others and stays.
+template <class T>
+T larger(T worst, T difference) {
+  return std::isnan(worst) || difference <= worst ? worst : difference;
+}
+
 struct Divergence {
   double kl_sum = 0, kl_max = 0;
   int64_t rows = 0, top1_equal = 0;
@@ -39,12 +45,12 @@ struct Divergence {
 
   void add(const Divergence& other) {
     kl_sum += other.kl_sum;
-    kl_max = std::max(kl_max, other.kl_max);
+    kl_max = larger(kl_max, other.kl_max);
     rows += other.rows;
     top1_equal += other.top1_equal;
     values += other.values;
     values_equal += other.values_equal;
-    max_difference = std::max(max_difference, other.max_difference);
+    max_difference = larger(max_difference, other.max_difference);
   }
 
   double kl_mean() const { return rows == 0 ? 0 : kl_sum / static_cast<double>(rows); }
@@ -85,11 +91,11 @@ Divergence compare_logits(const FloatTensor& gold, const std::vector<float>& got
     const float* b = got.data() + r * vocab;
     const double kl = row_kl(a, b, vocab);
     result.kl_sum += kl;
-    result.kl_max = std::max(result.kl_max, kl);
+    result.kl_max = larger(result.kl_max, kl);
     result.rows += 1;
     result.top1_equal += (std::max_element(a, a + vocab) - a) == (std::max_element(b, b + vocab) - b) ? 1 : 0;
     for (int64_t i = 0; i < vocab; ++i) {
-      result.max_difference = std::max(result.max_difference, std::fabs(a[i] - b[i]));
+      result.max_difference = larger(result.max_difference, std::fabs(a[i] - b[i]));
       result.values_equal += a[i] == b[i] ? 1 : 0;
     }
     result.values += vocab;
@@ -480,10 +486,9 @@ class FileCheck {
     for (size_t i = 0; is_shape_equal && i < got.size(); ++i) {
       largest = std::max(largest, std::fabs(gold->values[i]));
       const float difference = std::fabs(gold->values[i] - got[i]);
-      if (!(difference <= worst)) {
-        worst = difference;
-        where = i;
-      }
+      if (larger(worst, difference) == worst || std::isnan(worst)) continue;
+      worst = difference;
+      where = i;
     }
     const float bound = kExactTolerance * std::max(1.0f, largest / 4);
     report_.expect(is_shape_equal && worst <= bound, [&] {
@@ -601,8 +606,7 @@ class FileCheck {
     if (confidence != nullptr) {
       float worst = 0, largest = 0;
       for (int64_t j = 0; j < gold.width(); ++j) {
-        worst =
-            std::max(worst, std::fabs(confidence->row(step)[j] - draft.confidence[static_cast<size_t>(j)]));
+        worst = larger(worst, std::fabs(confidence->row(step)[j] - draft.confidence[static_cast<size_t>(j)]));
         largest = std::max(largest, std::fabs(confidence->row(step)[j]));
       }
       report_.expect(worst <= kExactTolerance * std::max(1.0f, largest / 4), [&] {

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
+#include <string_view>
+#include <system_error>
 
 #include "num/quantise.h"
 #include "tools/check_ops_vectors.h"
@@ -319,14 +321,15 @@ Status check_router(OpsCheck& check) {
   return Ok{};
 }
 
-/// "limit4.weighted" -> 4; nothing for other names.
-std::optional<float> swiglu_limit(const std::string& name) {
-  constexpr std::string_view kPrefix = "limit";
-  if (name.compare(0, kPrefix.size(), kPrefix) != 0) return std::nullopt;
-  char* end = nullptr;
-  const float limit = std::strtof(name.c_str() + kPrefix.size(), &end);
-  const std::string_view rest = end;
-  if (end == name.c_str() + kPrefix.size() || (!rest.empty() && rest != ".weighted")) return std::nullopt;
+/// "limit4.weighted" -> 4; nothing for other names. The suffix goes first: its dot could end a number.
+std::optional<float> swiglu_limit(std::string_view name) {
+  constexpr std::string_view kPrefix = "limit", kSuffix = ".weighted";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  if (name.ends_with(kSuffix)) name.remove_suffix(kSuffix.size());
+  float limit = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), limit);
+  if (error != std::errc{} || end != name.data() + name.size()) return std::nullopt;
   return limit;
 }
 

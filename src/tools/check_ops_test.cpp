@@ -85,6 +85,16 @@ TEST_F(CheckOpsTest, FindsOneWrongCodeUnderAnotherFileName) {
   EXPECT_NE(report.failures()[0].find("fp4_e4m3.code: index 100"), std::string::npos) << report.failures()[0];
 }
 
+TEST_F(CheckOpsTest, FindsAWrongSignInEverySwigluVariant) {
+  for (const char* tensor :
+       {"limit0", "limit4", "limit10", "limit0.weighted", "limit4.weighted", "limit10.weighted"}) {
+    CheckReport report;
+    ASSERT_TRUE(
+        check_ops({changed_copy("mlp", tensor, 4 * 7 + 3, '\x80', "swiglu.safetensors")}, report).ok());
+    EXPECT_EQ(report.failed(), static_cast<int64_t>(kernels::available_operators().size())) << tensor;
+  }
+}
+
 TEST_F(CheckOpsTest, AllowsASumToRoundTheOtherWayButNoFurther) {
   // Byte 2 of an F32 begins with the last bit of its BF16 half.
   CheckReport one_step;
