@@ -113,7 +113,7 @@ void read_response_format(BodyReader& reader, const Json& body, RequestDraft& dr
   if (schema != nullptr) draft.schema = *schema;
 }
 
-/// vLLM's ways to switch thinking and to continue the last message.
+/// vLLM's ways to switch thinking.
 void read_template_fields(BodyReader& reader, const Json& body, const ApiPolicy& policy,
                           RequestDraft& draft) {
   auto& request = draft.request;
@@ -161,11 +161,10 @@ void read_structured_outputs(BodyReader& reader, const Json& body, const ApiPoli
   if (count != 1) reader.fail("field `structured_outputs`: exactly one kind of constraint is expected");
 }
 
-void continue_final_message(BodyReader& reader, const Json& body, const ApiPolicy& policy,
-                            RequestDraft& draft) {
+/// Makes an assistant's message at the end the beginning of the answer.
+void continue_final_message(RequestDraft& draft) {
   auto& messages = draft.request.conversation.messages;
-  if (!policy.extensions || !reader.boolean_or(body, "continue_final_message", false) || messages.empty())
-    return;
+  if (messages.empty()) return;
   if (messages.back().role == text::Role::assistant && messages.back().tool_calls.empty()) {
     messages.back().is_prefix = true;
   }
@@ -198,12 +197,13 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiPolicy
   read_stream(reader, body, draft);
   read_template_fields(reader, body, policy, draft);
   read_structured_outputs(reader, body, policy, draft);
+  const bool continues = policy.extensions && reader.boolean_or(body, "continue_final_message", false);
   if (!reader.ok()) return reader.error();
 
   if (auto problem = check_model(draft.request.model, policy)) return *problem;
   if (auto problem = check_tool_names(draft)) return *problem;
   RORQUAL_API_TRY_ASSIGN(draft.request.conversation.messages, convert_chat_messages(raw));
-  continue_final_message(reader, body, policy, draft);
+  if (continues) continue_final_message(draft);
   return finish_request(std::move(draft), policy);
 }
 

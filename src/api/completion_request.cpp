@@ -141,6 +141,9 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view text, con
   read_stream(reader, body, request.stream);
   if (!reader.ok()) return reader.error();
   if (auto problem = check_model(request.model, policy)) return *problem;
+  if (policy.extensions && reader.find(body, "structured_outputs") != nullptr) {
+    return ApiError::conversion("structured_outputs is not supported in completions by this server yet.");
+  }
   if (auto problem = check_completion(draft, request, policy)) return *problem;
   request.sampling = std::move(draft.request.sampling);
   return request;
@@ -167,7 +170,8 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view text, const A
 ApiResult<std::vector<int32_t>> parse_detokenize_request(std::string_view text) {
   RORQUAL_API_TRY_ASSIGN(const Json body, parse_body(text));
   BodyReader reader;
-  reader.require(body, "tokens");
+  const Json* list = reader.require(body, "tokens");
+  if (list != nullptr) reader.expect_array(*list, "a sequence");
   auto tokens = reader.token_ids(body, "tokens");
   if (!reader.ok()) return reader.error();
   return tokens;

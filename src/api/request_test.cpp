@@ -101,6 +101,8 @@ TEST(ChatRequest, ContinuesTheFinalMessage) {
       open_policy());
   ASSERT_TRUE(request.ok()) << request.error().message;
   EXPECT_EQ(request->parsing.initial_stage, text::InitialStage::content_continuation);
+  EXPECT_NE(chat_error(R"("continue_final_message":"yes")").message.find("continue_final_message"),
+            std::string::npos);
 }
 
 TEST(MaxTokens, DependOnModeAndRoom) {
@@ -134,6 +136,14 @@ TEST(CompletionRequest, TakesTextTokensAndLists) {
   }
 }
 
+TEST(CompletionRequest, RefusesConstraintsThatItWouldIgnore) {
+  const std::string body = R"({"model":"m","prompt":"a","structured_outputs":)";
+  const auto refused = parse_completion_request(body + R"({"regex":"a"}})", open_policy());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("structured_outputs"), std::string::npos);
+  EXPECT_TRUE(parse_completion_request(body + "null}", open_policy()).ok());
+}
+
 TEST(TokenizeRequest, TakesPromptOrMessages) {
   EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"a"})", open_policy()).ok());
   const auto chat = parse_tokenize_request(R"({"messages":[{"role":"user","content":"q"}]})", open_policy());
@@ -141,7 +151,9 @@ TEST(TokenizeRequest, TakesPromptOrMessages) {
   EXPECT_EQ(chat->conversation->messages.size(), 1u);
   EXPECT_FALSE(parse_tokenize_request("{}", open_policy()).ok());
   EXPECT_EQ(*parse_detokenize_request(R"({"tokens":[1,2]})"), (std::vector<int32_t>{1, 2}));
-  EXPECT_FALSE(parse_detokenize_request(R"({"tokens":[-1]})").ok());
+  for (const std::string tokens : {"[-1]", "null", "5", "\"a\"", "[null]"}) {
+    EXPECT_FALSE(parse_detokenize_request("{\"tokens\":" + tokens + "}").ok()) << tokens;
+  }
 }
 
 }  // namespace
