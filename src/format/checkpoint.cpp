@@ -33,7 +33,8 @@ struct OpenShard {
 };
 
 Error index_error(std::string what) {
-  return Error(Code::corrupt_data, fmt::format("{}: {}", kIndexFileName, what));
+  return Error(Code::corrupt_data, fmt::format("{}: {}", kIndexFileName, what),
+               "index and shards must be of one revision; fetch the index again");
 }
 
 /// "2 problems: a; b" - one line whatever the number of problems.
@@ -148,10 +149,12 @@ Status Checkpoint::open_shards(std::vector<std::string> file_names) {
   }
   std::sort(file_names.begin(), file_names.end());
   std::vector<std::string> problems;
+  size_t missing = 0;
   std::string hint = "the copy is incomplete or damaged; fetch these files again";
   for (const std::string& name : file_names) {
     if (!folder_->contains(name)) {
       problems.push_back(name + ": missing");
+      ++missing;
       continue;
     }
     auto file = folder_->open(name);
@@ -166,8 +169,9 @@ Status Checkpoint::open_shards(std::vector<std::string> file_names) {
     shards_.push_back({name, *std::move(file), std::move(header->tensors)});
   }
   if (problems.empty()) return Ok{};
-  if (file_names.size() == 1) return Error(Code::corrupt_data, join_problems(problems), hint);
-  return Error(Code::corrupt_data,
+  const Code code = missing == problems.size() ? Code::not_found : Code::corrupt_data;
+  if (file_names.size() == 1) return Error(code, join_problems(problems), hint);
+  return Error(code,
                fmt::format("{} of {} shards cannot be used: {}", problems.size(), file_names.size(),
                            join_problems(problems)),
                hint);

@@ -116,6 +116,15 @@ TEST_F(CheckpointFolder, lists_all_bad_shards_at_once) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
 }
 
+TEST_F(CheckpointFolder, shards_that_are_only_missing_are_not_found) {
+  fs::remove(shard(2));
+  fs::remove(shard(4));
+  EXPECT_EQ(error().code(), Code::not_found);
+  EXPECT_THAT(message(), HasSubstr("2 of 5 shards cannot be used"));
+  fs::resize_file(shard(3), 0);
+  EXPECT_EQ(error().code(), Code::corrupt_data);
+}
+
 TEST_F(CheckpointFolder, names_the_missing_bytes_of_a_truncated_shard) {
   const auto size = fs::file_size(shard(2));
   for (const uintmax_t cut : {uintmax_t{1}, uintmax_t{1000}, size / 2}) {
@@ -216,6 +225,7 @@ TEST_F(CheckpointFolder, refuses_a_broken_index) {
     const Error got = error();
     EXPECT_EQ(got.code(), Code::corrupt_data) << text;
     EXPECT_THAT(got.message(), HasSubstr("model.safetensors.index.json: ")) << text;
+    EXPECT_THAT(got.hint(), HasSubstr("fetch the index again")) << text;
   }
   write_index(std::string(1'000'000, '{'));
   EXPECT_THAT(message(), HasSubstr("not a JSON object"));
