@@ -361,6 +361,10 @@ Status chat(const Values& values) {
   options.seed = values.number("seed");
   if (values.has("temperature")) options.temperature = values.real("temperature");
   if (values.has("top-p")) options.top_p = values.real("top-p");
+  if (values.is_given("prompt") && options.prompt.empty()) {
+    return Error(Code::invalid_argument, "--prompt: got an empty text, expected a question",
+                 "leave the option out for a dialogue");
+  }
   if (options.as_json && options.prompt.empty()) {
     return Error(Code::invalid_argument, "--json needs --prompt",
                  "rorqual chat --json -p 'What is 17 + 25?'");

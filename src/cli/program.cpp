@@ -132,6 +132,11 @@ int run_program(const std::vector<std::string>& arguments, const Environment& en
     print(reference_markdown());
     return finish(0);
   }
+  if (first == "help" && arguments.size() > 1) {
+    std::vector<std::string> spelled_out(arguments.begin() + 1, arguments.end());
+    spelled_out.insert(spelled_out.begin() + 1, "--help");
+    return run_program(spelled_out, environment);
+  }
   if (first == "-h" || first.rfind("--help", 0) == 0 || first == "help") {
     print(program_help());
     return finish(0);

@@ -95,14 +95,14 @@ Status LocalEngine::check_load() const {
     return Error(Code::unavailable,
                  fmt::format("the queue is full: {} unfinished requests, limit {}", unfinished,
                              options.max_num_queued_reqs),
-                 "try again later, or start the server with a larger --max-num-queued-reqs");
+                 "try again later, or start the server with a larger --max-queued-requests");
   }
   const int64_t pending = figures.pending_prompt_tokens;
   if (options.max_num_queued_tokens > 0 && pending >= options.max_num_queued_tokens) {
     return Error(Code::unavailable,
                  fmt::format("the queue is full: {} prompt tokens are waiting, limit {}", pending,
                              options.max_num_queued_tokens),
-                 "try again later, or start the server with a larger --max-num-queued-tokens");
+                 "try again later");
   }
   return Ok{};
 }
@@ -186,7 +186,7 @@ void LocalEngine::take_inbox() {
     try {
       core_->add(s.id, std::move(s.request), s.sink, s.queued_ns);
     } catch (...) {
-      const Error error(Code::out_of_memory, "no memory to queue the request", "lower --max-num-queued-reqs");
+      const Error error(Code::out_of_memory, "no memory to queue the request", "lower --max-queued-requests");
       core_->refuse(num_prompt_tokens, *s.sink, FinishReason::error, error);
       for (Submission& later : std::span(submissions).subspan(i + 1))
         refuse(later, FinishReason::error, error);

@@ -33,7 +33,7 @@ Result<Buffer> Buffer::allocate(int64_t size_bytes, MemoryKind kind) {
       ::mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {
     return Error(Code::out_of_memory, fmt::format("cannot allocate {} bytes of host memory", size_bytes),
-                 "free memory or choose a smaller placement (see `rorqual plan`)");
+                 "free memory, lower --max-model-len or --max-num-seqs, or use --engram-placement disk");
   }
   auto address = reinterpret_cast<uintptr_t>(raw);
   const uintptr_t aligned = (address + static_cast<uintptr_t>(page) - 1) / static_cast<uintptr_t>(page) *

@@ -160,7 +160,7 @@ class Chat {
                                      : "";
     if (model_.empty())
       return Error(Code::unavailable, fmt::format("{} lists no model", client_.url()),
-                   "name one with --model");
+                   "name one with --served-model-name");
     return Ok();
   }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/cpu_info.h"
@@ -87,6 +88,20 @@ Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_opti
   return opened;
 }
 
+namespace {
+
+/// The table of `tier`; if that is empty, the one that the environment asks for, or the best.
+Result<const kernels::KernelTable*> find_kernels(const std::string& tier) {
+  if (const auto* table = kernels::select_kernels(tier)) return table;
+  const char* forced = std::getenv("RORQUAL_CPU_ISA");
+  return Error(Code::unsupported,
+               fmt::format("kernel tier '{}' is unknown or not supported by this CPU",
+                           tier.empty() && forced != nullptr ? forced : tier),
+               "`rorqual doctor` lists the tiers of this machine");
+}
+
+}  // namespace
+
 Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
                                                  const model::LoadProgress& progress) {
   return open_model(opened, options, opened.config, progress);
@@ -102,12 +117,7 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   }
   model_options.numerics =
       options.numerics == "exact" ? kernels::Numerics::exact : kernels::Numerics::reference;
-  model_options.kernels = kernels::select_kernels(options.kernels);
-  if (model_options.kernels == nullptr) {
-    return Error(Code::unsupported,
-                 fmt::format("kernel tier '{}' is unknown or not supported by this CPU", options.kernels),
-                 "`rorqual doctor` lists the tiers of this machine");
-  }
+  RORQUAL_TRY_ASSIGN(model_options.kernels, find_kernels(options.kernels));
   if (options.engram_placement != "auto" && options.engram_placement != "host" &&
       options.engram_placement != "disk") {
     return Error(Code::invalid_argument, fmt::format("--engram-placement '{}': expected auto, host or disk",

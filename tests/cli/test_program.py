@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,24 @@ class Usage(ProgramTest):
         for code in ("0 ", "2 ", "70 ", "130 "):
             self.assertIn(f"\n  {code}", result.stdout)
 
+    def test_help_of_a_command_has_two_spellings(self):
+        self.assertEqual(run("help", "serve").stdout, run("serve", "--help").stdout)
+        self.assertEqual(run("help").stdout, run("--help").stdout)
+        self.assert_error(run("help", "serv"), 2, "unknown command 'serv'", "'serve'")
+
+    def test_messages_name_only_commands_and_options_that_exist(self):
+        reference = run("--help=markdown").stdout
+        options = set(re.findall(r"--[a-z][a-z-]*", reference)) | {"--version", "--test"}  # --test: of scripts/setup
+        commands = set(re.findall(r"^## rorqual ([a-z]+)$", reference, re.MULTILINE))
+        for path in sorted((program.ROOT / "src").rglob("*.cpp")):
+            if path.name.endswith("_test.cpp"):
+                continue
+            for literal in re.findall(r'"(?:[^"\\\n]|\\.)*"', path.read_text(encoding="utf-8")):
+                for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", literal):
+                    self.assertIn(option, options, f"{path}: {literal}")
+                for command in re.findall(r"`rorqual ([a-z]+)", literal):
+                    self.assertIn(command, commands, f"{path}: {literal}")
+
     def test_unknown_commands_and_options_name_the_nearest(self):
         self.assert_error(run("serv"), 2, "unknown command 'serv'", "'serve'")
         self.assert_error(run("serve", "--max-model-length", "5"), 2, "'--max-model-length'", "'--max-model-len'")
@@ -42,6 +61,7 @@ class Usage(ProgramTest):
         self.assert_error(run("check", "nothing", "x"), 2, "KIND: got 'nothing'", "encoding")
         self.assert_error(run("serve", "--port"), 2, "option '--port' needs a value")
         self.assert_error(run("serve", "a", "b"), 2, "unexpected argument 'b'")
+        self.assert_error(run("chat", "-p", ""), 2, "--prompt: got an empty text")
         self.assert_error(run("chat", "some-model", "--url", "http://127.0.0.1:1"), 2, "exclude each other")
 
     def test_bad_environment_and_config_name_their_place(self):
@@ -110,6 +130,9 @@ class Reports(ProgramTest):
     def test_the_kernel_tier_can_be_forced(self):
         document = json.loads(run("doctor", "--json", "--no-measure", env={"RORQUAL_CPU_ISA": "ref"}).stdout)
         self.assertEqual(document["kernels"]["chosen"], "ref")
+
+    def test_an_unknown_kernel_tier_is_named(self):
+        self.assert_error(run("chat", "-p", "Hi", env={"RORQUAL_CPU_ISA": "avx1024"}), 5, "kernel tier 'avx1024'")
 
 
 class Text(ProgramTest):
