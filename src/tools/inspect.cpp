@@ -17,6 +17,7 @@
 #include "model/manifest.h"
 #include "model/synthetic.h"
 #include "model/synthetic_spec.h"
+#include "text/tokenizer.h"
 #include "tools/embedded_model.h"
 
 namespace rorqual::tools {
@@ -54,7 +55,8 @@ struct Report {
   Sum total;
   std::vector<std::pair<std::string, Sum>> groups;  // in print order
   std::map<std::string, Sum> dtypes;
-  std::optional<std::string> mismatch;  // between tensors and config.json
+  std::optional<std::string> mismatch;         // between tensors and config.json
+  std::optional<std::string> tokenizer_fault;  // why the folder's own tokenizer cannot be used
   bool is_verified = false;
   std::vector<TensorScan> scans;  // one per tensor, if verified
   std::vector<Problem> problems;
@@ -117,6 +119,17 @@ Status verify(Report& report) {
   return Ok{};
 }
 
+/// Nothing if serve and chat can use the tokenizer of the model. A slice without one is still sound.
+std::optional<std::string> find_tokenizer_fault(const TensorSource& source, const model::Config& config) {
+  const auto json = source.read_text("tokenizer.json");
+  if (!json.ok()) return json.error().message();
+  const auto tokenizer = text::Tokenizer::from_json(*json);
+  if (!tokenizer.ok()) return tokenizer.error().message();
+  if (tokenizer->vocab_size() <= config.vocab_size) return std::nullopt;
+  return fmt::format("tokenizer.json has {} tokens, config.json says vocab_size {}", tokenizer->vocab_size(),
+                     config.vocab_size);
+}
+
 Result<Report> make_report(const Opened& opened, const InspectOptions& options) {
   Report report;
   report.source = opened.source.get();
@@ -131,6 +144,7 @@ Result<Report> make_report(const Opened& opened, const InspectOptions& options) 
     sum_groups(report, entries);
     const auto status = model::check_manifest(*report.source, entries);
     if (!status.ok()) report.mismatch = status.error().message();
+    report.tokenizer_fault = find_tokenizer_fault(*report.source, *opened.config);
   }
   if (options.verify) RORQUAL_TRY(verify(report));
   return report;
@@ -193,6 +207,8 @@ void print_text(const Report& report, bool list_tensors, std::string& out) {
                      format_count(report.total.tensors), report.files.size(),
                      format_count(report.total.bytes), format_bytes(report.total.bytes));
   if (report.config != nullptr) print_config(*report.config, out);
+  if (report.tokenizer_fault)
+    out += fmt::format("{:<11}unusable: {}\n", "tokenizer", *report.tokenizer_fault);
   const auto print_header = [&out](const char* name) {
     out += fmt::format("\n{:<20}{:>10}{:>20}{:>20}\n", name, "tensors", "elements", "bytes");
   };
@@ -256,6 +272,7 @@ void print_json(const Report& report, bool list_tensors, std::string& out) {
     for (const auto& [name, sum] : report.groups) json["groups"][name] = sum_json(sum);
     json["matches_config"] = !report.mismatch.has_value();
     json["mismatch"] = report.mismatch ? Json(*report.mismatch) : Json(nullptr);
+    json["tokenizer_fault"] = report.tokenizer_fault ? Json(*report.tokenizer_fault) : Json(nullptr);
   }
   json["dtypes"] = Json::object();
   for (const auto& [name, sum] : report.dtypes) json["dtypes"][name] = sum_json(sum);

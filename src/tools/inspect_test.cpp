@@ -133,6 +133,21 @@ TEST_F(InspectCopy, finds_nothing_in_a_sound_model) {
   EXPECT_THAT(out, HasSubstr("0 tensors with values that are not finite"));
 }
 
+TEST_F(InspectCopy, says_when_the_tokenizer_is_missing_or_broken) {
+  std::string sound;
+  ASSERT_TRUE(inspect(sound, true).ok());
+  EXPECT_TRUE(Json::parse(sound)["tokenizer_fault"].is_null());
+  ASSERT_TRUE(write_text_file((folder_ / "tokenizer.json").string(), "{").ok());
+  std::string broken;
+  ASSERT_TRUE(inspect(broken).ok());
+  EXPECT_THAT(broken, HasSubstr("\ntokenizer  unusable: tokenizer.json is not valid JSON"));
+  fs::remove(folder_ / "tokenizer.json");
+  std::string missing;
+  ASSERT_TRUE(inspect(missing).ok());
+  EXPECT_THAT(missing,
+              HasSubstr("\ntokenizer  unusable: model '" + folder_.string() + "' has no tokenizer.json"));
+}
+
 TEST_F(InspectCopy, counts_values_that_are_not_finite_per_tensor) {
   poke("layers.0.attn.wkv.scale", 1, "\xff");                             // E8M0 NaN
   poke("layers.1.attn.wq_a.weight", 5, "\x7f\xff");                       // both E4M3 NaNs
