@@ -163,7 +163,9 @@ Result<Tokenizer> read_tokenizer(model::SyntheticSpec& spec) {
   return files;
 }
 
-bool belongs_to_model(const std::string& file_name) {
+/// Also what a killed run left of such a file: atomic writing appends .tmp-… until it is complete.
+bool belongs_to_model(std::string file_name) {
+  file_name.resize(std::min(file_name.size(), file_name.find(".tmp-")));
   return file_name == "config.json" || file_name == "model.safetensors.index.json" ||
          (file_name.starts_with("model") && file_name.ends_with(".safetensors"));
 }

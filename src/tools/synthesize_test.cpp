@@ -142,6 +142,7 @@ TEST_F(Synthesize, AFolderThatIsNotEmptyIsOnlyReplacedByForce) {
   fs::create_directories(folder_);
   std::ofstream(folder_ + "/notes.txt") << "mine";
   std::ofstream(folder_ + "/model-00001-of-00099.safetensors") << "old";
+  std::ofstream(folder_ + "/model-00002-of-00099.safetensors.tmp-7-0") << "of a run that was killed";
   std::ofstream(folder_ + "/config.json") << "{}";
   SynthesizeOptions options = small_model();
   const Status refused = run_synthesize(options, nullptr);
@@ -155,6 +156,7 @@ TEST_F(Synthesize, AFolderThatIsNotEmptyIsOnlyReplacedByForce) {
   ASSERT_TRUE(replaced.ok()) << replaced.error().message();
   EXPECT_TRUE(fs::exists(folder_ + "/notes.txt"));
   EXPECT_FALSE(fs::exists(folder_ + "/model-00001-of-00099.safetensors"));
+  EXPECT_FALSE(fs::exists(folder_ + "/model-00002-of-00099.safetensors.tmp-7-0"));
   EXPECT_TRUE(format::open_checkpoint(folder_).ok());
 }
 
