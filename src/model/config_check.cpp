@@ -20,9 +20,11 @@ namespace {
 constexpr int64_t kMaxWidth = 1 << 16;
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxVocab = 1 << 24;
-constexpr int64_t kMaxExperts = 1 << 20;  // over all layers: bounds the tensor list
-constexpr int64_t kMaxColumns = 4096;     // Engram rows per token and layer
-constexpr int64_t kScaleGroup = 32;       // values that share one scale
+constexpr int64_t kMaxExperts = 1 << 20;    // over all layers: bounds the tensor list
+constexpr int64_t kMaxLayerExperts = 4096;  // of one layer: the router's arrays
+constexpr int64_t kMaxStreams = 8;          // the arrays of the hyper-connection kernels
+constexpr int64_t kMaxColumns = 4096;       // Engram rows per token and layer
+constexpr int64_t kScaleGroup = 32;         // values that share one scale
 
 using C = Config;
 
@@ -38,7 +40,7 @@ constexpr std::array kIntegerFields = {
     IntegerField{"o_groups", "", &C::o_groups, 1, 4096},
     IntegerField{"o_lora_rank", "", &C::o_lora_rank, 1, kMaxWidth},
     IntegerField{"sliding_window", "window_size", &C::sliding_window, 1, 1 << 20},
-    IntegerField{"n_routed_experts", "", &C::n_routed_experts, 1, kMaxWidth},
+    IntegerField{"n_routed_experts", "", &C::n_routed_experts, 1, kMaxLayerExperts},
     IntegerField{"n_shared_experts", "", &C::n_shared_experts, 1, 1},
     IntegerField{"num_experts_per_tok", "n_activated_experts", &C::num_experts_per_tok, 1, 64},
     IntegerField{"index_n_heads", "", &C::index_n_heads, 1, 4096},
@@ -50,7 +52,7 @@ constexpr std::array kIntegerFields = {
     IntegerField{"candidate_block_size", "", &C::candidate_block_size, 0, 4096},
     IntegerField{"original_seq_len", "", &C::original_seq_len, 0, int64_t{1} << 31},
     IntegerField{"max_position_embeddings", "max_seq_len", &C::max_position_embeddings, 1, int64_t{1} << 31},
-    IntegerField{"hc_mult", "", &C::hc_mult, 1, 16},
+    IntegerField{"hc_mult", "", &C::hc_mult, 1, kMaxStreams},
     IntegerField{"hc_sinkhorn_iters", "", &C::hc_sinkhorn_iters, 1, 1000},
     IntegerField{"engram_max_ngram_size", "", &C::engram_max_ngram_size, 1, 16},
     IntegerField{"engram_vocab_size", "", &C::engram_vocab_size, 0, int64_t{1} << 31},
@@ -62,7 +64,7 @@ constexpr std::array kIntegerFields = {
     IntegerField{"dspark_block_size", "", &C::dspark_block_size, 0, 64},
     IntegerField{"dspark_noise_token_id", "", &C::dspark_noise_token_id, 0, kMaxVocab},
     IntegerField{"dspark_markov_rank", "", &C::dspark_markov_rank, 1, kMaxWidth},
-    IntegerField{"dspark_n_routed_experts", "", &C::dspark_n_routed_experts, 0, kMaxWidth},
+    IntegerField{"dspark_n_routed_experts", "", &C::dspark_n_routed_experts, 0, kMaxLayerExperts},
     IntegerField{"dspark_num_experts_per_tok", "dspark_n_activated_experts", &C::dspark_num_experts_per_tok,
                  0, 64},
 };
