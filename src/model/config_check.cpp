@@ -95,7 +95,8 @@ constexpr std::array kListFields = {
 
 template <class Got>
 Error field_error(std::string_view field, const Got& got, std::string_view expected) {
-  return Error(Code::corrupt_data, fmt::format("config.json: {} is {}, expected {}", field, got, expected));
+  return Error(Code::corrupt_data, fmt::format("config.json: {} is {}, expected {}", field, got, expected),
+               kConfigHint);
 }
 
 Status check_ranges(const Config& config) {

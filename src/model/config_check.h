@@ -39,6 +39,10 @@ std::span<const IntegerField> integer_fields();
 std::span<const NumberField> number_fields();
 std::span<const ListField> list_fields();
 
+/// What to do about a config.json that breaks a rule.
+inline constexpr const char* kConfigHint =
+    "config.json and shards must be of one revision; fetch config.json again";
+
 /// Every constraint that parse_config enforces, in one line each: "config.json: FIELD is GOT, expected ...".
 Status check_config(const Config& config);
 

@@ -19,9 +19,11 @@ using simdjson::dom::element;
 constexpr size_t kMaxConfig_bytes = 16 << 20;
 constexpr size_t kMaxListLength = 4096;
 constexpr std::string_view kArchitecture = "DeepseekV41ForCausalLM";
+constexpr const char* kOtherModelHint =
+    "rorqual runs DeepSeek-V4.1-Flash and models of the same architecture only";
 
 Error config_error(std::string what) {
-  return Error(Code::corrupt_data, "config.json: " + std::move(what));
+  return Error(Code::corrupt_data, "config.json: " + std::move(what), kConfigHint);
 }
 
 /// A value as the file has it, short enough for a message.
@@ -105,7 +107,8 @@ class Fields {
     const auto value = find(name);
     if (!value || std::string(simdjson::minify(*value)) == wanted) return Ok{};
     return Error(Code::unsupported,
-                 fmt::format("config.json: {}{} is {}, supported: {}", prefix_, name, shown(*value), wanted));
+                 fmt::format("config.json: {}{} is {}, supported: {}", prefix_, name, shown(*value), wanted),
+                 kOtherModelHint);
   }
 
   /// The object of that name; empty fields if absent.
@@ -136,7 +139,7 @@ Status check_architecture(const Fields& root) {
       return Error(
           Code::unsupported,
           fmt::format("config.json: architectures is {}, supported: {}", shown(*value), kArchitecture),
-          "rorqual runs DeepSeek-V4.1-Flash and models of the same architecture only");
+          kOtherModelHint);
     }
   }
   return root.require("model_type", "\"deepseek_v41\"");
@@ -170,7 +173,8 @@ Status read_scoring(const Fields& text, Config& config) {
   } else {
     return Error(Code::unsupported,
                  fmt::format("config.json: scoring_func is {}, supported: sqrtsoftplus, sigmoid, softmax",
-                             shown(*value)));
+                             shown(*value)),
+                 kOtherModelHint);
   }
   return Ok{};
 }

@@ -155,6 +155,7 @@ TEST_P(BadFields, give_one_line_that_names_the_field) {
   EXPECT_THAT(message, HasSubstr(GetParam().message));
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_LT(message.size(), 400U);
+  EXPECT_FALSE(config.error().hint().empty());
   EXPECT_TRUE(config.error().code() == Code::corrupt_data || config.error().code() == Code::unsupported);
 }
 

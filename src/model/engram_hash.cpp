@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "model/config_check.h"
 
 namespace rorqual::model {
 namespace {
@@ -179,7 +180,8 @@ Result<std::vector<std::vector<int64_t>>> engram_primes(const Config& config) {
       return Error(Code::corrupt_data,
                    fmt::format("config.json: engram_num_embeddings[{}] is {}, expected {} (from "
                                "engram_vocab_size {}, {} columns)",
-                               i, rows, expected, config.engram_vocab_size, config.engram_columns()));
+                               i, rows, expected, config.engram_vocab_size, config.engram_columns()),
+                   kConfigHint);
     }
     primes.push_back(layout[slot++]);
   }

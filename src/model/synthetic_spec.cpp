@@ -312,7 +312,7 @@ Result<Config> synthetic_config(const SyntheticSpec& spec) {
   Result<Config> checked = parse_config(config_to_json(config));
   if (!checked.ok()) {
     return Error(Code::invalid_argument, "synthetic model: " + checked.error().message(),
-                 checked.error().hint());
+                 "see docs/synthetic.md for the keys and what they may be");
   }
   return checked;
 }
