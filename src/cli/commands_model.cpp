@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
@@ -32,6 +33,10 @@ OptionSpec synthetic_option(std::string_view name, std::string_view value_name, 
           .is_common = is_common};
 }
 
+void print_json(const nlohmann::ordered_json& document) {
+  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
 Status convert(const Values& values) {
   if (!values.has("synthesize")) {
     return Error(Code::unsupported, "convert can only synthesize in this version",
@@ -46,7 +51,19 @@ Status convert(const Values& values) {
   for (const auto key : kSyntheticKeys) {
     if (values.has(key)) RORQUAL_TRY(model::set_synthetic_option(options.spec, key, values.text(key)));
   }
-  return tools::run_synthesize(options, values.flag("json") ? nullptr : stderr);
+  const bool as_json = values.flag("json");
+  tools::SynthesizeSummary summary;
+  RORQUAL_TRY(tools::run_synthesize(options, as_json ? nullptr : stderr, &summary));
+  if (as_json) {
+    print_json({{"schema", "rorqual.convert/1"},
+                {"model", summary.model},
+                {"output", options.output},
+                {"written", !options.dry_run},
+                {"tensors", summary.tensors},
+                {"bytes", summary.bytes},
+                {"shards", summary.shards}});
+  }
+  return Ok();
 }
 
 Status inspect(const Values& values) {
@@ -61,10 +78,19 @@ Status inspect(const Values& values) {
 }
 
 /// Prints the counters; failures and empty runs are errors, so that the exit code tells.
-Status finish_check(const tools::CheckReport& report, const Status& status) {
+Status finish_check(const tools::CheckReport& report, const Status& status, bool as_json) {
   if (!status.ok()) return status.error();
-  report.print(std::cout);
-  std::cout.flush();
+  if (as_json) {
+    print_json({{"schema", "rorqual.check/1"},
+                {"passed", report.passed()},
+                {"failed", report.failed()},
+                {"skipped", report.skipped()},
+                {"failures", report.failures()},
+                {"notes", report.notes()}});
+  } else {
+    report.print(std::cout);
+    std::cout.flush();
+  }
   if (report.failed() > 0) return Error(Code::gate, fmt::format("{} checks failed", report.failed()));
   if (report.passed() == 0)
     return Error(Code::gate, "no check ran", "the files are made for other models, or empty");
@@ -74,16 +100,17 @@ Status finish_check(const tools::CheckReport& report, const Status& status) {
 Status check(const Values& values) {
   const auto kind = values.text("kind");
   const auto& files = values.list("files");
-  if (files.empty() && kind != "invariance") {
+  if (files.empty() && kind != "invariance" && kind != "forward") {
     return Error(Code::invalid_argument, fmt::format("check {}: missing argument FILE", kind),
-                 "rorqual check ops tests/golden/ops/*.safetensors");
+                 fmt::format("rorqual check {} FILE …", kind));
   }
+  const bool as_json = values.flag("json");
   tools::CheckReport report;
   tools::OpenOptions open;
   open.tokenizer = values.text("tokenizer");
   open.threads = static_cast<int>(values.integer("threads"));
   open.kernels = values.text("kernels");
-  if (kind == "ops") return finish_check(report, tools::check_ops(files, report));
+  if (kind == "ops") return finish_check(report, tools::check_ops(files, report), as_json);
   if (kind == "forward") {
     if (files.size() < 2) {
       return Error(Code::invalid_argument, "check forward: needs MODEL_DIR and at least one fixture",
@@ -91,16 +118,20 @@ Status check(const Values& values) {
     }
     open.model = files.front();
     return finish_check(
-        report, tools::check_forward({.open = open, .fixtures = {files.begin() + 1, files.end()}}, report));
+        report, tools::check_forward({.open = open, .fixtures = {files.begin() + 1, files.end()}}, report),
+        as_json);
   }
   if (kind == "invariance") {
     open.model = files.empty() ? "" : files.front();
     tools::CheckInvarianceOptions options;
     options.open = open;
     options.tokens = values.integer("tokens");
-    return finish_check(report, tools::check_invariance(options, report));
+    return finish_check(report, tools::check_invariance(options, report), as_json);
   }
-  return tools::check_text({.kind = kind, .files = files, .tokenizer = values.text("tokenizer")});
+  return finish_check(
+      report,
+      tools::check_text({.kind = kind, .files = files, .tokenizer = values.text("tokenizer")}, report),
+      as_json);
 }
 
 OptionSpec threads_option(std::string_view group) {

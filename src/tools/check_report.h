@@ -50,6 +50,8 @@ class CheckReport {
 
   const std::vector<std::string>& failures() const { return failures_; }
 
+  const std::vector<std::string>& notes() const { return notes_; }
+
   /// Failures, notes, and the last line `N passed, M failed`, with `, K skipped` if there were any.
   void print(std::ostream& out) const {
     for (const auto& text : failures_) out << "FAILED " << text << '\n';

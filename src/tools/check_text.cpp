@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -129,10 +128,10 @@ std::string check_error(const api::ApiResult<api::ChatRequest>& parsed, const Js
   const api::ApiError& error = parsed.error();
   const bool is_conversion = error.error_class == api::ErrorClass::conversion;
   Json got{{"class", is_conversion ? "conversion" : "malformed_body"}, {"status", error.http_status}};
-  Json want{{"class", expected["class"]}, {"status", expected["status"]}};
-  if (expected["class"] == "conversion") {
+  Json want{{"class", expected.at("class")}, {"status", expected.at("status")}};
+  if (expected.at("class") == "conversion") {
     got["body"] = is_conversion ? Json::parse(error.body(), nullptr, false) : Json(error.message);
-    want["body"] = expected["body"];
+    want["body"] = expected.at("body");
   }
   return value_difference("error", got, want);
 }
@@ -145,18 +144,18 @@ std::string first_of(std::initializer_list<std::string> problems) {
 }
 
 std::string check_encoding_case(const Json& row, const text::Tokenizer& tokenizer) {
-  const Json& expected = row["expected"];
-  const auto parsed = parse_request(row["api"].get<std::string>(), compact(row["request"]));
-  if (expected.contains("error")) return check_error(parsed, expected["error"]);
+  const Json& expected = row.at("expected");
+  const auto parsed = parse_request(row.at("api").get<std::string>(), compact(row.at("request")));
+  if (expected.contains("error")) return check_error(parsed, expected.at("error"));
   if (!parsed.ok()) return "refused: " + parsed.error().message;
   const auto prompt = text::encode_chat(parsed->conversation, tokenizer);
   if (!prompt.ok()) return prompt.error().message();
-  return first_of({text_difference("prompt", prompt->text, expected["prompt"].get<std::string>()),
-                   value_difference("special_ranges", prompt->special_ranges, expected["special_ranges"]),
-                   ids_difference("token_ids", prompt->token_ids, expected["token_ids"]),
-                   value_difference("images", images_json(prompt->images), expected["images"]),
-                   value_difference("parsing", parsing_json(parsed->parsing), expected["parsing"]),
-                   value_difference("inference", inference_json(*parsed), expected["inference"])});
+  return first_of({text_difference("prompt", prompt->text, expected.at("prompt").get<std::string>()),
+                   value_difference("special_ranges", prompt->special_ranges, expected.at("special_ranges")),
+                   ids_difference("token_ids", prompt->token_ids, expected.at("token_ids")),
+                   value_difference("images", images_json(prompt->images), expected.at("images")),
+                   value_difference("parsing", parsing_json(parsed->parsing), expected.at("parsing")),
+                   value_difference("inference", inference_json(*parsed), expected.at("inference"))});
 }
 
 // ---- features of the reference encoder ----
@@ -184,7 +183,7 @@ std::optional<text::Role> reference_role(const std::string& name) {
 }
 
 std::string tool_line(const Json& tool) {
-  const Json& function = tool.contains("function") ? tool["function"] : tool;
+  const Json& function = tool.contains("function") ? tool.at("function") : tool;
   return text::json_text(function);
 }
 
@@ -194,27 +193,28 @@ std::optional<text::Message> reference_message(const Json& item, text::Conversat
   if (!role) return std::nullopt;
   text::Message message;
   message.role = *role;
-  message.content.push_back(
-      {false,
-       item.contains("content") && item["content"].is_string() ? item["content"].get<std::string>() : "",
-       {}});
-  if (item.contains("reasoning_content") && item["reasoning_content"].is_string())
-    message.reasoning = item["reasoning_content"].get<std::string>();
+  message.content.push_back({false,
+                             item.contains("content") && item.at("content").is_string()
+                                 ? item.at("content").get<std::string>()
+                                 : "",
+                             {}});
+  if (item.contains("reasoning_content") && item.at("reasoning_content").is_string())
+    message.reasoning = item.at("reasoning_content").get<std::string>();
   message.tool_call_id = item.value("tool_call_id", "");
   message.is_prefix = item.value("wo_eos", false) || item.value("prefix", false);
-  if (item.contains("task") && item["task"].is_string()) {
-    message.task = text::quick_task_from_name(item["task"].get<std::string>());
+  if (item.contains("task") && item.at("task").is_string()) {
+    message.task = text::quick_task_from_name(item.at("task").get<std::string>());
     if (message.task == text::QuickTask::none) return std::nullopt;
   }
   for (const auto& call : item.value("tool_calls", Json::array())) {
-    const Json& function = call["function"];
-    message.tool_calls.push_back({call.value("id", ""), function["name"].get<std::string>(),
-                                  function["arguments"].get<std::string>()});
+    const Json& function = call.at("function");
+    message.tool_calls.push_back({call.value("id", ""), function.at("name").get<std::string>(),
+                                  function.at("arguments").get<std::string>()});
   }
   for (const auto& tool : item.value("tools", Json::array()))
     conversation.tool_schemas.push_back(tool_line(tool));
   if (item.contains("response_format"))
-    conversation.response_schema = text::json_text(item["response_format"]);
+    conversation.response_schema = text::json_text(item.at("response_format"));
   return message;
 }
 
@@ -229,9 +229,9 @@ bool append_messages(const Json& list, text::Conversation& conversation) {
 
 /// nullopt where the reference encoder refuses the input.
 std::optional<text::Conversation> reference_conversation(const Json& row) {
-  const Json& kwargs = row["kwargs"];
+  const Json& kwargs = row.at("kwargs");
   text::Conversation conversation;
-  conversation.thinking = row["thinking_mode"] == "thinking";
+  conversation.thinking = row.at("thinking_mode") == "thinking";
   const auto effort = reference_effort(kwargs.value("reasoning_effort", Json(nullptr)));
   if (conversation.thinking && !effort) return std::nullopt;
   conversation.effort = effort.value_or(75);
@@ -239,37 +239,37 @@ std::optional<text::Conversation> reference_conversation(const Json& row) {
   conversation.keep_reasoning =
       kwargs.value("drop_thinking", true) ? text::KeepReasoning::after_last_user : text::KeepReasoning::all;
   const Json context =
-      kwargs.contains("context") && kwargs["context"].is_array() ? kwargs["context"] : Json::array();
+      kwargs.contains("context") && kwargs.at("context").is_array() ? kwargs.at("context") : Json::array();
   if (!append_messages(context, conversation)) return std::nullopt;
   conversation.num_context_messages = conversation.messages.size();
-  if (!append_messages(row["messages"], conversation)) return std::nullopt;
+  if (!append_messages(row.at("messages"), conversation)) return std::nullopt;
   return conversation;
 }
 
 std::string check_encoder_ext_case(const Json& row) {
-  const Json& expected = row["expected"];
+  const Json& expected = row.at("expected");
   const auto conversation = reference_conversation(row);
   if (expected.contains("error")) {
-    return conversation ? "accepted, expected an error: " + compact(expected["error"]).substr(0, 200)
+    return conversation ? "accepted, expected an error: " + compact(expected.at("error")).substr(0, 200)
                         : std::string();
   }
   if (!conversation) return "refused";
   return text_difference("prompt", text::render_chat(*conversation).text,
-                         expected["prompt"].get<std::string>());
+                         expected.at("prompt").get<std::string>());
 }
 
 // ---- tokenizer ----
 
 std::string check_tokenizer_case(const Json& row, const text::Tokenizer& tokenizer) {
-  const auto text = row["text"].get<std::string>();
+  const auto text = row.at("text").get<std::string>();
   const auto with_added = tokenizer.encode(text, text::EncodeMode::with_added);
   text::Detokenizer stream(tokenizer, false);
   std::string streamed;
   for (const int32_t id : with_added) streamed += stream.push(id);
   streamed += stream.flush();
   return first_of(
-      {ids_difference("ids_plain", tokenizer.encode(text, text::EncodeMode::plain), row["ids_plain"]),
-       ids_difference("ids_with_added", with_added, row["ids_with_added"]),
+      {ids_difference("ids_plain", tokenizer.encode(text, text::EncodeMode::plain), row.at("ids_plain")),
+       ids_difference("ids_with_added", with_added, row.at("ids_with_added")),
        text_difference("decoded text", tokenizer.decode(with_added, false), text),
        text_difference("streamed text", streamed, text)});
 }
@@ -278,14 +278,14 @@ std::string check_tokenizer_case(const Json& row, const text::Tokenizer& tokeniz
 
 text::ParserOptions parser_options(const Json& options) {
   text::ParserOptions out;
-  const Json& stage = options["thinking_initial_stage"];
+  const Json& stage = options.at("thinking_initial_stage");
   if (stage == "ReasoningStart") out.initial_stage = text::InitialStage::reasoning;
   if (stage == "ReasoningContinuation") out.initial_stage = text::InitialStage::reasoning_continuation;
   if (stage == "ContentContinuation") out.initial_stage = text::InitialStage::content_continuation;
-  out.parse_tool_calls = options["parse_tool_calls"];
-  out.starts_in_tool_calls = options["starts_in_tool_calls"];
-  out.parse_json_output = options["parse_json_output"];
-  out.stop = options["stop_sequences"].get<std::vector<std::string>>();
+  out.parse_tool_calls = options.at("parse_tool_calls");
+  out.starts_in_tool_calls = options.at("starts_in_tool_calls");
+  out.parse_json_output = options.at("parse_json_output");
+  out.stop = options.at("stop_sequences").get<std::vector<std::string>>();
   return out;
 }
 
@@ -319,7 +319,7 @@ struct ParseRun {
 ParseRun run_parser(const Json& row, const text::Tokenizer& tokenizer) {
   ParseRun run;
   run.deltas.push_back({{"content", ""}});
-  text::OutputParser parser(tokenizer, parser_options(row["options"]));
+  text::OutputParser parser(tokenizer, parser_options(row.at("options")));
   const auto take = [&run](const std::vector<text::ParserEvent>& events) {
     text::accumulate(events, run.output);
     for (const auto& event : events) {
@@ -327,17 +327,17 @@ ParseRun run_parser(const Json& row, const text::Tokenizer& tokenizer) {
       if (!delta.is_null()) run.deltas.push_back(std::move(delta));
     }
   };
-  for (const int32_t id : row["token_ids"].get<std::vector<int32_t>>()) take(parser.push(id));
+  for (const int32_t id : row.at("token_ids").get<std::vector<int32_t>>()) take(parser.push(id));
   take(parser.finish());
-  run.finish_reason = parser.finish_reason(row["backend_finish"] == "length" ? text::StopCause::length
-                                                                             : text::StopCause::stop);
+  run.finish_reason = parser.finish_reason(row.at("backend_finish") == "length" ? text::StopCause::length
+                                                                                : text::StopCause::stop);
   run.deltas.push_back({{"content", ""}, {"finish_reason", run.finish_reason}});
   return run;
 }
 
 /// A parameter without its string attribute: the official stream is broken there, ours is repaired.
 bool is_outside_grammar(const Json& row) {
-  const auto text = row["text"].get<std::string>();
+  const auto text = row.at("text").get<std::string>();
   for (size_t pos = text.find("parameter name=\""); pos != std::string::npos;
        pos = text.find("parameter name=\"", pos + 1)) {
     const size_t end = text.find("\">", pos);
@@ -356,13 +356,13 @@ std::string collapse_spaces(const std::string& text) {
 }
 
 std::string content_difference(const Json& row, const std::string& got) {
-  const auto expected = row["expected"]["content"].get<std::string>();
+  const auto expected = row.at("expected").at("content").get<std::string>();
   if (row.value("split_invariant", true)) return text_difference("content", got, expected);
   return text_difference("content", collapse_spaces(got), collapse_spaces(expected));
 }
 
 std::string check_parsing_case(const Json& row, const text::Tokenizer& tokenizer) {
-  const Json& expected = row["expected"];
+  const Json& expected = row.at("expected");
   const ParseRun run = run_parser(row, tokenizer);
   Json calls = Json::array();
   for (const auto& call : run.output.calls)
@@ -371,20 +371,20 @@ std::string check_parsing_case(const Json& row, const text::Tokenizer& tokenizer
     for (const auto& call : run.output.calls) {
       if (!text::parse_json(call.arguments)) return "repaired arguments are not JSON: " + call.arguments;
     }
-    return value_difference("number of calls", calls.size(), expected["tool_calls"].size());
+    return value_difference("number of calls", calls.size(), expected.at("tool_calls").size());
   }
-  const Json& reasoning = expected["reasoning_content"];
+  const Json& reasoning = expected.at("reasoning_content");
   return first_of({value_difference("reasoning_content", optional_json(run.output.reasoning), reasoning),
                    content_difference(row, run.output.content),
-                   value_difference("tool_calls", calls, expected["tool_calls"]),
-                   value_difference("finish_reason", run.finish_reason, expected["finish_reason"]),
-                   value_difference("stream_token_by_token", run.deltas, row["stream_token_by_token"])});
+                   value_difference("tool_calls", calls, expected.at("tool_calls")),
+                   value_difference("finish_reason", run.finish_reason, expected.at("finish_reason")),
+                   value_difference("stream_token_by_token", run.deltas, row.at("stream_token_by_token"))});
 }
 
 std::string check_image_tokens_case(const Json& row) {
-  const auto count = text::image_token_count(row["width"].get<int64_t>(), row["height"].get<int64_t>());
+  const auto count = text::image_token_count(row.at("width").get<int64_t>(), row.at("height").get<int64_t>());
   if (!count.ok()) return count.error().message();
-  return value_difference("image_tokens", *count, row["image_tokens"]);
+  return value_difference("image_tokens", *count, row.at("image_tokens"));
 }
 
 // ---- files ----
@@ -408,9 +408,15 @@ Status check_file(const std::string& path, const Check& check, CheckReport& repo
       return Error(Code::corrupt_data, path + ":" + std::to_string(number) + ": not a JSON object",
                    "vector files have one JSON object per line");
     }
-    const std::string problem = check(row);
-    report.expect(problem.empty(),
-                  [&] { return row.value("id", path + ":" + std::to_string(number)) + ": " + problem; });
+    const std::string place = path + ":" + std::to_string(number);
+    try {
+      const std::string problem = check(row);
+      report.expect(problem.empty(), [&] { return row.value("id", place) + ": " + problem; });
+    } catch (
+        const Json::exception& error) {  // a vector file is input: a field may be absent or of another type
+      return Error(Code::corrupt_data, place + ": not a vector of this kind: " + error.what(),
+                   "give the files of one KIND; tests/golden/encoding/README.md has their fields");
+    }
   }
   return Ok{};
 }
@@ -444,16 +450,9 @@ Result<Check> make_check(const CheckTextOptions& options) {
 
 }  // namespace
 
-Status check_text(const CheckTextOptions& options) {
+Status check_text(const CheckTextOptions& options, CheckReport& report) {
   RORQUAL_TRY_ASSIGN(const Check check, make_check(options));
-  CheckReport report;
   for (const auto& file : options.files) RORQUAL_TRY(check_file(file, check, report));
-  report.print(std::cout);
-  if (report.failed() > 0) {
-    return Error(Code::gate, std::to_string(report.failed()) + " of " +
-                                 std::to_string(report.passed() + report.failed()) + " cases failed");
-  }
-  if (report.passed() == 0) return Error(Code::gate, "no case was run", "give files with at least one line");
   return Ok{};
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "tools/check_report.h"
 
 namespace rorqual::tools {
 
@@ -16,8 +17,8 @@ struct CheckTextOptions {
   std::string tokenizer;  // path of tokenizer.json; needed by encoding, tokenizer, parsing
 };
 
-/// Prints failures and `N passed, M failed` to stdout. Errors: gate when a case fails or none ran;
-/// invalid_argument for an unknown kind or missing tokenizer; io and corrupt_data for files.
-Status check_text(const CheckTextOptions& options);
+/// One case per vector. Errors: invalid_argument for an unknown kind or missing tokenizer; io and
+/// corrupt_data for files.
+Status check_text(const CheckTextOptions& options, CheckReport& report);
 
 }  // namespace rorqual::tools

@@ -284,7 +284,7 @@ Status write_side_files(const SynthesizeOptions& options, const Tokenizer& token
 
 }  // namespace
 
-Status run_synthesize(const SynthesizeOptions& options, std::FILE* log) {
+Status run_synthesize(const SynthesizeOptions& options, std::FILE* log, SynthesizeSummary* summary) {
   if (options.family != "v41") {
     return Error(Code::invalid_argument,
                  fmt::format("--synthesize {}: unknown model, expected v41", options.family));
@@ -298,6 +298,12 @@ Status run_synthesize(const SynthesizeOptions& options, std::FILE* log) {
   int64_t total_bytes = 0;
   for (const TensorInfo& info : source->tensors()) total_bytes += info.size_bytes;
   const std::vector<Shard> shards = plan_shards(source->tensors(), options.shard_bytes);
+  if (summary != nullptr) {
+    *summary = {.model = name,
+                .tensors = static_cast<int64_t>(source->tensors().size()),
+                .bytes = total_bytes,
+                .shards = static_cast<int64_t>(shards.size())};
+  }
   if (log != nullptr) {
     fmt::print(log, "model     {}\n          {} layers, {} tensors, {}, {} shards -> {}\n", name,
                config.num_hidden_layers, format_count(static_cast<int64_t>(source->tensors().size())),

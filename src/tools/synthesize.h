@@ -24,10 +24,17 @@ struct SynthesizeOptions {
       10'000'000'000;  // shards other than those of the Engram tables stay below, if they can
 };
 
+/// What was written, or would be.
+struct SynthesizeSummary {
+  std::string model;  // its synthetic:v41?… name
+  int64_t tensors = 0, bytes = 0, shards = 0;
+};
+
 /// Writes shards, tokenizer, index and last config.json; a run that fails or is killed leaves no config.json
-/// behind, so that nothing takes the folder for a model. Messages and progress go to `log` (null = silent).
+/// behind, so that nothing takes the folder for a model. Messages and progress go to `log` (null = silent),
+/// figures to `summary` (null = not wanted).
 /// Errors: invalid_argument (spec; output not empty; tokenizer does not fit the vocabulary), not_found
 /// (tokenizer), io (also when the disk has not enough room, before anything is written).
-Status run_synthesize(const SynthesizeOptions& options, std::FILE* log);
+Status run_synthesize(const SynthesizeOptions& options, std::FILE* log, SynthesizeSummary* summary = nullptr);
 
 }  // namespace rorqual::tools

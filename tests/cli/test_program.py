@@ -91,6 +91,26 @@ class Usage(ProgramTest):
         error = json.loads(result.stderr)["error"]
         self.assertEqual((error["code"], error["param"], error["exit"]), ("invalid_argument", "port", 2))
 
+    def test_a_vector_file_of_another_kind_is_corrupt_data(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            for row in ('{"width": 3}', '{"width": "a", "height": 3, "image_tokens": 1}', '[1]', '{'):
+                file.seek(0)
+                file.truncate()
+                file.write(row + "\n")
+                file.flush()
+                self.assert_error(run("check", "image-tokens", file.name), 4, f"{file.name}:1: not a")
+                self.assert_error(run("check", "encoder-ext", file.name), 4, f"{file.name}:1: not a")
+
+    def test_json_results_are_one_object(self):
+        keys = ("--layers", "1", "--experts", "8", "--hidden", "256", "--heads", "8", "--vocab", "4096")
+        result = run("convert", "--synthesize", "v41", *keys, "--dry-run", "--json", "/nonexistent/model")
+        document = json.loads(result.stdout)
+        self.assertEqual((document["schema"], document["written"], document["shards"]), ("rorqual.convert/1", False, 1))
+        result = run("check", "ops", program.ROOT / "tests/golden/ops/hashing.safetensors", "--json")
+        document = json.loads(result.stdout)
+        self.assertEqual((document["schema"], document["failed"]), ("rorqual.check/1", 0))
+        self.assertGreater(document["passed"], 0)
+
     def test_a_full_disk_is_an_error_and_a_closed_pipe_is_not(self):
         with open("/dev/full", "w") as full:
             result = subprocess.run([program.PROGRAM, "version"], stdout=full, stderr=subprocess.PIPE, text=True)
