@@ -2,7 +2,6 @@
 // Text vectors: one function per kind, one line of JSON per case.
 #include "tools/check_text.h"
 
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include <sstream>
 
 #include "api/request.h"
+#include "base/file.h"
 #include "text/chat_encoder.h"
 #include "text/image_tokens.h"
 #include "text/json_text.h"
@@ -25,6 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownBytes = 120;
+constexpr int64_t kMaxFile_bytes = int64_t{256} << 20;
 
 /// Problem of a case, or "".
 using Check = std::function<std::string(const Json&)>;
@@ -389,16 +390,8 @@ std::string check_image_tokens_case(const Json& row) {
 
 // ---- files ----
 
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error(Code::io, "cannot read " + path, "check the path");
-  std::ostringstream content;
-  content << file.rdbuf();
-  return std::move(content).str();
-}
-
 Status check_file(const std::string& path, const Check& check, CheckReport& report) {
-  RORQUAL_TRY_ASSIGN(const std::string content, read_file(path));
+  RORQUAL_TRY_ASSIGN(const std::string content, read_text_file(path, kMaxFile_bytes));
   std::istringstream lines(content);
   std::string line;
   for (int64_t number = 1; std::getline(lines, line); ++number) {
@@ -436,10 +429,10 @@ Result<Check> make_check(const CheckTextOptions& options) {
     return Error(Code::invalid_argument, "check " + options.kind + " needs the tokenizer of DeepSeek-V4.1",
                  "give --tokenizer FILE; scripts/make_real_tokenizer.py makes the file");
   }
-  auto json_file = read_file(options.tokenizer);
+  auto json_file = read_text_file(options.tokenizer, kMaxFile_bytes);
   if (!json_file.ok()) {
     return Error(
-        Code::io, "cannot read the tokenizer " + options.tokenizer,
+        json_file.error().code(), "cannot read the tokenizer: " + json_file.error().message(),
         "scripts/setup --test makes .cache/tokenizer-v41/tokenizer.json (scripts/make_real_tokenizer.py)");
   }
   const std::string json = *std::move(json_file);

@@ -101,6 +101,12 @@ class Usage(ProgramTest):
                 self.assert_error(run("check", "image-tokens", file.name), 4, f"{file.name}:1: not a")
                 self.assert_error(run("check", "encoder-ext", file.name), 4, f"{file.name}:1: not a")
 
+    def test_vector_files_must_be_files(self):
+        self.assert_error(run("check", "image-tokens", "/nonexistent"), 3, "'/nonexistent'")
+        self.assert_error(run("check", "image-tokens", "/tmp"), 2, "it is a folder")
+        self.assert_error(run("check", "image-tokens", "/dev/zero", timeout=10), 2, "it is a device")
+        self.assert_error(run("check", "encoding", "--tokenizer", "/nonexistent", "x"), 3, "'/nonexistent'")
+
     def test_json_results_are_one_object(self):
         keys = ("--layers", "1", "--experts", "8", "--hidden", "256", "--heads", "8", "--vocab", "4096")
         result = run("convert", "--synthesize", "v41", *keys, "--dry-run", "--json", "/nonexistent/model")
