@@ -102,5 +102,30 @@ TEST_F(CheckForwardTest, FindsNanAmongGoodValues) {
   expect_all_found();
 }
 
+TEST_F(CheckForwardTest, RefusesRunsWhosePositionsLieOutside) {
+  const std::string outside("\x05\x00\x00\x00", 4);  // the run has five tokens
+  for (const char* tensor : {"pos", "logit_rows", "layers.2.comp_rows"}) {
+    write_changed(tensor, 0, outside);
+    CheckForwardOptions options;
+    options.open.model = kSource + "/tests/models/tiny-a";
+    options.fixtures = {(folder_ / (std::string(tensor) + ".safetensors")).string()};
+    CheckReport report;
+    const Status status = check_forward(options, report);
+    ASSERT_FALSE(status.ok()) << tensor;
+    EXPECT_EQ(status.error().code(), Code::corrupt_data) << tensor;
+    EXPECT_NE(status.error().message().find(tensor), std::string::npos) << status.error().message();
+  }
+}
+
+TEST_F(CheckForwardTest, RefusesRunsOfAnotherModelsShape) {
+  CheckForwardOptions options;
+  options.open.model = kSource + "/tests/models/tiny-b";
+  options.fixtures = {kGolden};
+  CheckReport report;
+  const Status status = check_forward(options, report);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), Code::corrupt_data) << status.error().message();
+}
+
 }  // namespace
 }  // namespace rorqual::tools

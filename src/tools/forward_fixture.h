@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/config.h"
 
 namespace rorqual::tools {
 
@@ -50,5 +51,10 @@ struct ForwardFixture {
 
 /// Errors: corrupt_data when ids, logits or logit_rows are missing or disagree.
 Result<ForwardFixture> load_forward_fixture(const std::string& path);
+
+/// Every tensor that the check reads has the shape and the range that `config` implies, and what must be
+/// compared is there: router picks of every layer and selections of every index source, with their gaps, in
+/// exact runs and in runs with whole streams. Errors: corrupt_data with file, tensor, got and expected.
+Status check_fixture_shapes(const ForwardFixture& fixture, const model::Config& config);
 
 }  // namespace rorqual::tools
