@@ -47,6 +47,17 @@ const CommandSpec* find_command(std::string_view name) {
   return found == all.end() ? nullptr : &*found;
 }
 
+std::string_view first_word(std::string_view command_name) {
+  return command_name.substr(0, command_name.find(' '));
+}
+
+bool is_command_group(std::string_view word) {
+  const auto& all = commands();
+  return std::any_of(all.begin(), all.end(), [&](const CommandSpec& command) {
+    return command.name.size() > word.size() && first_word(command.name) == word;
+  });
+}
+
 std::string environment_name(std::string_view option_name) {
   std::string name = "RORQUAL_";
   for (const char c : option_name) {

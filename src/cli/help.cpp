@@ -173,7 +173,7 @@ std::string program_help() {
       "rorqual {}: serves, checks and inspects DeepSeek-V4.1-Flash on CPUs\n\nusage: rorqual COMMAND "
       "[options]\n\n",
       tools::build_info().version);
-  for (const auto& command : commands()) text += fmt::format("  {:<12}{}\n", command.name, command.summary);
+  for (const auto& command : commands()) text += fmt::format("  {:<14}{}\n", command.name, command.summary);
   text +=
       "\nrorqual COMMAND --help shows the common options, --help=all every one, --help=WORD searches.\n"
       "Every option can also stand in the environment (RORQUAL_MAX_MODEL_LEN=32K) or in a file (--config "
@@ -184,6 +184,15 @@ std::string program_help() {
   text += "\nexit codes\n";
   for (const auto& [code, meaning] : kExitCodes) text += fmt::format("  {:<5}{}\n", code, meaning);
   return text;
+}
+
+std::string group_help(std::string_view group) {
+  std::string text = fmt::format("usage: rorqual {} COMMAND [options]\n\n", group);
+  for (const auto& command : commands()) {
+    if (command.name != group && first_word(command.name) == group)
+      text += fmt::format("  {:<14}{}\n", command.name, command.summary);
+  }
+  return text + fmt::format("\nrorqual {} COMMAND --help shows the options of one.\n", group);
 }
 
 Result<std::string> command_help(const CommandSpec& command, std::string_view topic) {

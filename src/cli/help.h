@@ -13,6 +13,9 @@ namespace rorqual::cli {
 /// `rorqual --help`: commands, general rules, exit codes.
 std::string program_help();
 
+/// `rorqual GROUP --help`: the commands of two words that begin with `group`.
+std::string group_help(std::string_view group);
+
 /// `rorqual COMMAND --help[=topic]`. Topic: empty = the common options, "all", a group, an option, or any
 /// word to search for. Errors: not_found when nothing matches.
 Result<std::string> command_help(const CommandSpec& command, std::string_view topic);

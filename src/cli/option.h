@@ -36,7 +36,7 @@ struct OptionSpec {
 };
 
 struct CommandSpec {
-  std::string_view name = {};
+  std::string_view name = {};         // "serve", or two words: "kl capture"
   std::string_view summary = {};      // one line for the list of commands
   std::string_view description = {};  // a few sentences for its own help
   std::string_view example = {};      // a full command line
@@ -52,6 +52,12 @@ const std::vector<CommandSpec>& commands();
 
 /// Null if there is none of that name.
 const CommandSpec* find_command(std::string_view name);
+
+/// "kl" for "kl capture".
+std::string_view first_word(std::string_view command_name);
+
+/// Do commands of two words begin with it?
+bool is_command_group(std::string_view word);
 
 /// "RORQUAL_MAX_MODEL_LEN" for "max-model-len".
 std::string environment_name(std::string_view option_name);

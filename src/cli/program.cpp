@@ -2,6 +2,7 @@
 #include "cli/program.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -71,6 +72,29 @@ int run_command(const CommandSpec& command, const std::vector<std::string>& argu
   return status.ok() ? 0 : fail(status.error(), {}, values.flag("json"));
 }
 
+/// "kl" with its second word; alone or with --help it lists what the group has.
+int run_group(const std::string& group, const std::vector<std::string>& arguments,
+              const Environment& environment) {
+  const std::string second = arguments.empty() ? std::string() : arguments.front();
+  if (const auto* command = find_command(group + " " + second)) {
+    return run_command(*command, {arguments.begin() + 1, arguments.end()}, environment);
+  }
+  if (second == "-h" || second == "--help") {
+    print(group_help(group));
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const auto& command : commands()) {
+    if (command.name.rfind(group + " ", 0) == 0) names.emplace_back(command.name.substr(group.size() + 1));
+  }
+  const auto what = second.empty() ? fmt::format("'rorqual {}' needs a second word", group)
+                                   : fmt::format("unknown command '{} {}'{}", group, second,
+                                                 did_you_mean(nearest(second, names)));
+  return fail(Error(Code::invalid_argument, what,
+                    fmt::format("one of: {}; `rorqual {} --help`", fmt::join(names, ", "), group)),
+              {}, wants_json(arguments, environment));
+}
+
 /// Output that did not reach its target is an error, except when the reader closed the pipe on purpose.
 int finish(int code) {
   errno = 0;
@@ -134,7 +158,7 @@ int run_program(const std::vector<std::string>& arguments, const Environment& en
   }
   if (first == "help" && arguments.size() > 1) {
     std::vector<std::string> spelled_out(arguments.begin() + 1, arguments.end());
-    spelled_out.insert(spelled_out.begin() + 1, "--help");
+    spelled_out.emplace_back("--help");
     return run_program(spelled_out, environment);
   }
   if (first == "-h" || first.rfind("--help", 0) == 0 || first == "help") {
@@ -145,8 +169,9 @@ int run_program(const std::vector<std::string>& arguments, const Environment& en
   if (first == "-V" || first == "--version")
     return finish(run_command(*find_command("version"), rest, environment));
   if (const auto* command = find_command(first)) return finish(run_command(*command, rest, environment));
+  if (is_command_group(first)) return finish(run_group(first, rest, environment));
   std::vector<std::string> names;
-  for (const auto& command : commands()) names.emplace_back(command.name);
+  for (const auto& command : commands()) names.emplace_back(first_word(command.name));
   const Error unknown(Code::invalid_argument,
                       fmt::format("unknown command '{}'{}", first, did_you_mean(nearest(first, names))),
                       "rorqual --help lists the commands");

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +39,14 @@ struct SamplingParams {
   std::vector<std::vector<int32_t>> bad_token_sequences;
   int32_t logprobs = -1;         // -1 = none, k = the k best beside the sampled token, vocab_size = all
   int32_t prompt_logprobs = -1;  // likewise for prompt tokens; such requests never read the prefix cache
+  int64_t prompt_logprobs_begin =
+      1;                            // first prompt token to score: earlier entries are empty, cost no logits
+  bool stream_prompt_rows = false;  // deliver them by on_prompt_row, one by one, instead of all at the end
   std::vector<int32_t> logprob_token_ids;  // also report these ids
+  /// Emits these tokens instead of sampled ones, one decode step each, and ends with the last one: scores a
+  /// given continuation on the path that decoding takes. Empty = off; else max_tokens must be their number,
+  /// and nothing that changes the choice of tokens has an effect: stop tokens do not end it.
+  std::vector<int32_t> forced_tokens;
 };
 
 struct TokenLogprob {
@@ -74,6 +82,11 @@ class TokenSink {
   /// Once before the first token if asked for: one entry per prompt token, the first empty.
   virtual void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> /*rows*/) {}
 
+  /// With stream_prompt_rows: once per scored prompt token, ascending. `logits` is the raw row that predicts
+  /// it [V], valid during the call; empty from engines that have none (remote, scripted).
+  virtual void on_prompt_row(int64_t /*position*/, PositionLogprobs /*row*/,
+                             std::span<const float> /*logits*/) {}
+
   virtual void on_token(int32_t token, std::optional<PositionLogprobs> logprobs) = 0;
   virtual void on_finish(const FinishInfo& info) = 0;
 };
@@ -89,6 +102,7 @@ struct EngineInfo {
   std::string model_name;
   std::string numerics;  // "reference" | "exact"
   std::string kernels;   // tier
+  std::string switches;  // lossy switches that are on, "lm-head=fp8,…"; empty = none
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;
   int32_t eos_token_id = 1;

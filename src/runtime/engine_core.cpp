@@ -153,7 +153,13 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenSink> s
   state->tokens = std::move(request.prompt);
   state->num_prompt_tokens = state->num_tokens();
   if (has_penalties(state->sampling)) state->counts = TokenCounts(state->tokens);
-  if (state->needs_prompt_scores()) state->prompt_logprobs.emplace_back(std::nullopt);
+  if (state->needs_prompt_scores()) {
+    state->num_scored = std::max<int64_t>(1, state->sampling.prompt_logprobs_begin);
+    if (!state->sampling.stream_prompt_rows) {
+      state->prompt_logprobs.resize(
+          static_cast<size_t>(std::min(state->num_scored, state->num_prompt_tokens)));
+    }
+  }
   state->queued_ns = queued_ns;
   scheduler_.add(std::move(state));
 }
@@ -244,13 +250,20 @@ Status EngineCore::score_prompt(const ScheduledSlice& slice, std::span<const flo
   const size_t num_rows = slice.logit_offsets.size() - (slice.does_sample ? 1 : 0);
   for (size_t i = 0; i < num_rows; ++i) {
     const auto next = static_cast<size_t>(slice.begin + slice.logit_offsets[i] + 1);
-    RORQUAL_CHECK(next == request.prompt_logprobs.size());
+    RORQUAL_CHECK(static_cast<int64_t>(next) == request.num_scored);
     const auto row = rows.subspan(i * vocab, vocab);
     if (!is_finite_row(row)) return not_finite(static_cast<int64_t>(next));
     LogprobRequest wanted;
     wanted.chosen = request.tokens[next];
     wanted.top_k = request.sampling.prompt_logprobs;
-    request.prompt_logprobs.emplace_back(position_logprobs(row, wanted));
+    auto scored = position_logprobs(row, wanted);
+    if (request.sampling.stream_prompt_rows) {
+      RORQUAL_TRY(
+          guarded([&] { request.sink->on_prompt_row(static_cast<int64_t>(next), std::move(scored), row); }));
+    } else {
+      request.prompt_logprobs.emplace_back(std::move(scored));
+    }
+    ++request.num_scored;
   }
   return Ok{};
 }
@@ -262,18 +275,28 @@ void EngineCore::complete_prompt(RequestState& request, int64_t now) {
   request.last_token_ns = now;
   figures_.prompt_tokens += request.num_prompt_tokens;
   figures_.pending_prompt_tokens -= request.num_prompt_tokens;
-  if (has_scores) request.sink->on_prompt_logprobs(std::exchange(request.prompt_logprobs, {}));
+  if (has_scores && !request.sampling.stream_prompt_rows)
+    request.sink->on_prompt_logprobs(std::exchange(request.prompt_logprobs, {}));
+}
+
+Result<int32_t> EngineCore::next_token(const RequestState& request, std::span<const float> row) {
+  const auto& forced = request.sampling.forced_tokens;
+  if (!forced.empty()) {
+    if (!is_finite_row(row)) return not_finite(request.num_tokens());
+    return forced[static_cast<size_t>(request.num_output())];
+  }
+  return sampler_.sample(row, {request.sampling, request.counts, request.tokens, request.num_prompt_tokens,
+                               request.seed, info_.eos_token_id});
 }
 
 void EngineCore::take_token(RequestState& request, std::span<const float> row) {
   const SamplingParams& params = request.sampling;
   const RequestId id = request.id;
-  const SampleInput input{params,       request.counts,    request.tokens, request.num_prompt_tokens,
-                          request.seed, info_.eos_token_id};
-  Result<int32_t> sampled = sampler_.sample(row, input);
-  if (!sampled.ok()) return finish(id, FinishReason::error, {}, std::move(sampled).error());
-  const int32_t token = *sampled;
-  const bool is_end = ends_reply(params, token, info_.eos_token_id, request.num_output());
+  Result<int32_t> next = next_token(request, row);
+  if (!next.ok()) return finish(id, FinishReason::error, {}, std::move(next).error());
+  const int32_t token = *next;
+  const bool is_end =
+      params.forced_tokens.empty() && ends_reply(params, token, info_.eos_token_id, request.num_output());
   request.tokens.push_back(token);
   if (has_penalties(params)) request.counts.add_output(token);
   request.last_token_ns = options_.clock->now_ns();

@@ -81,6 +81,7 @@ class EngineCore {
   void deliver(const ScheduledSlice& slice, std::span<const float> rows);
   Status score_prompt(const ScheduledSlice& slice, std::span<const float> rows);
   void complete_prompt(RequestState& request, int64_t now);
+  Result<int32_t> next_token(const RequestState& request, std::span<const float> row);
   void take_token(RequestState& request, std::span<const float> row);
   void finish(RequestId id, FinishReason reason, std::optional<int32_t> stop_token = {},
               std::optional<Error> error = {});

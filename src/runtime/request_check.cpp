@@ -55,6 +55,11 @@ Status check_prompt(const Request& request, const RequestLimits& limits) {
                  "shorten the prompt");
   }
   RORQUAL_TRY(check_ids("prompt", request.prompt, limits.vocab_size));
+  if (request.sampling.prompt_logprobs_begin < 1) {
+    return out_of_range("prompt_logprobs_begin", fmt::format("{}", request.sampling.prompt_logprobs_begin),
+                        "1 or more");
+  }
+  if (request.sampling.stream_prompt_rows) return Ok{};  // they are not collected
   const int64_t per_token = int64_t{request.sampling.prompt_logprobs} + 1;
   if (limits.max_prompt_logprob_entries > 0 && per_token > limits.max_prompt_logprob_entries / length) {
     return Error(Code::invalid_argument,
@@ -81,6 +86,16 @@ Status check_lists(const SamplingParams& p, int64_t vocab_size) {
   return Ok{};
 }
 
+Status check_forced(const SamplingParams& p, int64_t vocab_size) {
+  if (p.forced_tokens.empty()) return Ok{};
+  RORQUAL_TRY(check_ids("forced_tokens", p.forced_tokens, vocab_size));
+  if (p.max_tokens != static_cast<int64_t>(p.forced_tokens.size())) {
+    return out_of_range("max_tokens", fmt::format("{}", p.max_tokens),
+                        fmt::format("the number of forced_tokens ({})", p.forced_tokens.size()));
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status check_request(const Request& request, const RequestLimits& limits) {
@@ -103,6 +118,7 @@ Status check_request(const Request& request, const RequestLimits& limits) {
   RORQUAL_TRY(check_logprobs("logprobs", p.logprobs, limits));
   RORQUAL_TRY(check_logprobs("prompt_logprobs", p.prompt_logprobs, limits));
   RORQUAL_TRY(check_lists(p, limits.vocab_size));
+  RORQUAL_TRY(check_forced(p, limits.vocab_size));
   return check_prompt(request, limits);
 }
 

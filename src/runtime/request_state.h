@@ -42,7 +42,8 @@ struct RequestState {
   int64_t num_preemptions = 0;
 
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs;  // rows so far; kept over a preemption
-  bool is_prompt_counted = false;                                // prompt done once: counters and sink know
+  int64_t num_scored = 1;          // prompt tokens [.., num_scored) have their row, or want none
+  bool is_prompt_counted = false;  // prompt done once: counters and sink know
 
   // 0 = not yet
   int64_t queued_ns = 0, scheduled_ns = 0, first_token_ns = 0, last_token_ns = 0;

@@ -18,8 +18,7 @@ namespace {
 int64_t num_logit_rows(const RequestState& request, int64_t begin, int64_t num_tokens) {
   int64_t rows = 0;
   if (request.needs_prompt_scores()) {
-    const auto known = std::max<int64_t>(static_cast<int64_t>(request.prompt_logprobs.size()), 1);
-    const int64_t first = std::max(begin, known - 1);
+    const int64_t first = std::max(begin, request.num_scored - 1);
     const int64_t last = std::min(begin + num_tokens, request.num_prompt_tokens - 1);
     rows += std::max<int64_t>(last - first, 0);
   }

@@ -203,7 +203,7 @@ TEST(Scheduler, PromptScoringIsCutByTheRowsOfLogits) {
   Bench bench({.max_num_seqs = 2, .max_step_tokens = 100, .max_logit_rows = 5});
   RequestState* request = bench.add(1, 12);
   request->sampling.prompt_logprobs = 0;
-  request->prompt_logprobs.resize(1);
+  request->num_scored = 1;
   std::vector<int64_t> sizes;
   std::vector<int32_t> offsets;
   while (request->num_output() == 0) {
@@ -212,7 +212,7 @@ TEST(Scheduler, PromptScoringIsCutByTheRowsOfLogits) {
     const ScheduledSlice& slice = bench.plan.slices[0];
     for (const int32_t offset : slice.logit_offsets)
       offsets.push_back(static_cast<int32_t>(slice.begin) + offset);
-    request->prompt_logprobs.resize(offsets.size() + 1);
+    request->num_scored = static_cast<int64_t>(offsets.size()) + 1;
   }
   EXPECT_EQ(sizes, (std::vector<int64_t>{5, 5, 2}));
   std::vector<int32_t> expected(12);  // rows 0 … 10 score tokens 1 … 11, row 11 draws
@@ -224,7 +224,7 @@ TEST(Scheduler, RecomputationDoesNotScoreAgainWhatIsKnown) {
   Bench bench({.max_num_seqs = 2, .max_step_tokens = 100, .max_logit_rows = 50});
   RequestState* request = bench.add(1, 12);
   request->sampling.prompt_logprobs = 0;
-  request->prompt_logprobs.resize(8);  // tokens 0 … 7 are known
+  request->num_scored = 8;  // tokens 0 … 7 are known
   bench.step();
   EXPECT_EQ(bench.plan.slices[0].logit_offsets, (std::vector<int32_t>{7, 8, 9, 10, 11}));
 }
@@ -234,7 +234,7 @@ TEST(Scheduler, ScoringOnlyNeedsNoRowForTheLastToken) {
   RequestState* request = bench.add(1, 4);
   request->sampling.max_tokens = 0;
   request->sampling.prompt_logprobs = 0;
-  request->prompt_logprobs.resize(1);
+  request->num_scored = 1;
   bench.step();
   EXPECT_EQ(bench.plan.slices[0].logit_offsets, (std::vector<int32_t>{0, 1, 2}));
   EXPECT_FALSE(bench.plan.slices[0].does_sample);

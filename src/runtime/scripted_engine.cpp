@@ -306,11 +306,16 @@ void ScriptedEngine::begin(Performance& p) {
   p.first_token = p.last_token = std::chrono::steady_clock::now();
   const int32_t wanted = p.request.sampling.prompt_logprobs;
   if (wanted < 0) return;
-  std::vector<std::optional<PositionLogprobs>> rows(1);
-  for (size_t i = 1; i < p.request.prompt.size(); ++i) {
-    rows.emplace_back(made_up(p.request.prompt[i], kDefaultLogprob, wanted, info_.vocab_size));
+  std::vector<std::optional<PositionLogprobs>> rows(p.request.prompt.size());
+  for (auto i = static_cast<size_t>(p.request.sampling.prompt_logprobs_begin); i < rows.size(); ++i) {
+    auto row = made_up(p.request.prompt[i], kDefaultLogprob, wanted, info_.vocab_size);
+    if (p.request.sampling.stream_prompt_rows) {
+      p.sink->on_prompt_row(static_cast<int64_t>(i), std::move(row), {});
+    } else {
+      rows[i] = std::move(row);
+    }
   }
-  p.sink->on_prompt_logprobs(std::move(rows));
+  if (!p.request.sampling.stream_prompt_rows) p.sink->on_prompt_logprobs(std::move(rows));
 }
 
 std::optional<ScriptedEngine::Ending> ScriptedEngine::play_token(Performance& p) {
