@@ -23,7 +23,18 @@ struct Rate {
 struct KernelRate {
   std::string format;  // "mxfp4", "fp8", "bf16", "f32"
   Rate one_row;        // bytes of weights per second with one row of activations (decode)
+  Rate few_rows;       // multiply-adds per second with four rows (batched decode, sparse experts)
   Rate many_rows;      // multiply-adds per second with many rows (prefill)
+};
+
+/// How fast the stages are that are no plain matrix product, all threads together, at the release's widths.
+/// Stages: "boundary" (sublayer boundaries), "attend" (rows over a full window), "attend_slot" (further
+/// selected entries of a row), "index_key" (keys scored for a row), "layer_row" (a row's way through a layer
+/// beside all this: norms, roundings, routing), "region" (parallel sections).
+struct StageRate {
+  std::string stage;
+  Rate one_row;    // per second when a step has one row
+  Rate many_rows;  // per second when a step has many
 };
 
 struct Gpu {
@@ -45,6 +56,7 @@ struct Machine {
   int64_t cgroup_limit_bytes = 0;  // 0 = none; already applied to ram_available_bytes
   Rate ram_read;
   std::vector<KernelRate> kernels;  // empty = derive from ram_read and threads
+  std::vector<StageRate> stages;    // likewise
   int64_t disk_free_bytes = 0;      // where the model lies or would lie
   Rate disk_read;                   // sequential
   Rate disk_random;                 // random 4 KiB reads per second
