@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,13 @@ struct CutOptions {
 /// Errors: invalid_argument when the text is shorter than one window, with both numbers.
 Result<Corpus> cut_windows(const text::Tokenizer& tokenizer, std::string name, std::string_view text,
                            const CutOptions& options);
+
+/// The same from the ids of the whole text, tokenised elsewhere (by a server).
+Result<Corpus> cut_ids(int32_t bos, std::span<const int32_t> ids, std::string name, std::string_view text,
+                       const CutOptions& options);
+
+/// Of every window's length, first scored position and token ids, as little-endian int64, int64 and int32.
+std::string windows_sha256(const Corpus& corpus);
 
 /// A panel file (JSON, schema rorqual.kl.panel/1): cases with prompt ids and continuation ids; the
 /// continuation is scored.
