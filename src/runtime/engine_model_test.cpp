@@ -3,6 +3,7 @@
 // preemption are those of a request that runs alone, bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -137,6 +138,46 @@ void expect_invariance(kernels::Numerics numerics) {
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.cache_blocks_used, 0);
   EXPECT_GT(stats.preemptions, 0) << "the cache is meant to be too small, of " << stats.cache_blocks_total;
+}
+
+/// Log-probabilities of the second half of a text, as a prompt and forced through the decode path beside
+/// other requests.
+void expect_forced_equals_prompt(kernels::Numerics numerics) {
+  const auto engine = open_engine({.numerics = numerics, .num_threads = 2, .max_num_seqs = 4});
+  constexpr size_t kBegin = 30;
+  std::vector<std::shared_ptr<Reply>> scored, forced;
+  for (Request whole : make_requests(engine->info().vocab_size)) {
+    whole.prompt.resize(2 * kBegin, 7);
+    whole.sampling = {};
+    whole.sampling.max_tokens = 0;
+    Request part = whole;
+    whole.sampling.prompt_logprobs = 0;
+    whole.sampling.prompt_logprobs_begin = kBegin;
+    part.prompt.resize(kBegin);
+    part.sampling.forced_tokens.assign(whole.prompt.begin() + kBegin, whole.prompt.end());
+    part.sampling.max_tokens = kBegin;
+    part.sampling.logprobs = 0;
+    scored.push_back(std::make_shared<Reply>());
+    forced.push_back(std::make_shared<Reply>());
+    ASSERT_TRUE(engine->submit(whole, scored.back()).ok());
+    ASSERT_TRUE(engine->submit(part, forced.back()).ok());
+  }
+  for (size_t i = 0; i < scored.size(); ++i) {
+    EXPECT_EQ(scored[i]->wait().reason, FinishReason::length);
+    EXPECT_EQ(forced[i]->wait().reason, FinishReason::length);
+    ASSERT_EQ(scored[i]->values().size(), 2 * kBegin);
+    const std::vector<float> expected(scored[i]->values().begin() + kBegin, scored[i]->values().end());
+    EXPECT_EQ(forced[i]->values(), expected) << i;
+    EXPECT_TRUE(std::all_of(expected.begin(), expected.end(), [](float x) { return x < 0; }));
+  }
+}
+
+TEST(EngineOverAModel, ForcedTokensHaveTheBitsOfThePromptPathInReferenceNumerics) {
+  expect_forced_equals_prompt(kernels::Numerics::reference);
+}
+
+TEST(EngineOverAModel, ForcedTokensHaveTheBitsOfThePromptPathInExactNumerics) {
+  expect_forced_equals_prompt(kernels::Numerics::exact);
 }
 
 TEST(EngineOverAModel, RepliesUnderLoadEqualThoseAloneInReferenceNumerics) {

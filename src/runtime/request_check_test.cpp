@@ -44,6 +44,14 @@ TEST(RequestCheck, AcceptsTheEdgesOfEveryRange) {
   EXPECT_TRUE(status.ok()) << status.error().message();
 }
 
+TEST(RequestCheck, StreamedPromptRowsAreNotBoundedTogether) {
+  Request request = valid_request();
+  request.sampling.prompt_logprobs = 20;  // 21 entries for each of 3 tokens: over the limit of 60
+  EXPECT_FALSE(check_request(request, kLimits).ok());
+  request.sampling.stream_prompt_rows = true;
+  EXPECT_TRUE(check_request(request, kLimits).ok());
+}
+
 TEST(RequestCheck, NamesTheFieldThatIsOutOfRange) {
   const std::vector<BadField> cases = {
       {"temperature", [](Request& r) { r.sampling.temperature = -0.1f; }},
@@ -58,6 +66,15 @@ TEST(RequestCheck, NamesTheFieldThatIsOutOfRange) {
       {"repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = 0; }},
       {"max_tokens", [](Request& r) { r.sampling.max_tokens = -1; }},
       {"min_tokens", [](Request& r) { r.sampling.min_tokens = 5; }},
+      {"prompt_logprobs_begin", [](Request& r) { r.sampling.prompt_logprobs_begin = 0; }},
+      {"max_tokens",
+       [](Request& r) {
+         r.sampling.forced_tokens = {1, 2, 3};
+       }},
+      {"forced_tokens[1]",
+       [](Request& r) {
+         r.sampling.forced_tokens = {1, 100, 3, 4};
+       }},
       {"min_tokens", [](Request& r) { r.sampling.min_tokens = -1; }},
       {"logprobs", [](Request& r) { r.sampling.logprobs = 21; }},
       {"logprobs", [](Request& r) { r.sampling.logprobs = -2; }},

@@ -130,6 +130,14 @@ PositionLogprobs made_up(int32_t token, float logprob, int64_t num_top, int64_t 
   return out;
 }
 
+/// The row of a forced token: the script's token is what the model would have said.
+PositionLogprobs forced_row(int32_t forced, int32_t own, int64_t num_top, int64_t vocab_size) {
+  auto row = made_up(own, kDefaultLogprob, num_top, vocab_size);
+  const auto rank = static_cast<int32_t>((forced - own + vocab_size) % vocab_size);
+  row.chosen = {forced, kDefaultLogprob - static_cast<float>(rank), rank + 1};
+  return row;
+}
+
 std::optional<PositionLogprobs> scripted_logprobs(const Performance& p, int32_t token, int64_t vocab_size) {
   const int32_t wanted = p.request.sampling.logprobs;
   if (wanted < 0) return {};
@@ -174,6 +182,7 @@ class ScriptedEngine final : public Engine {
   void play(std::unique_ptr<Performance> p, Lock& lock);
   void begin(Performance& p);
   std::optional<Ending> play_token(Performance& p);
+  std::optional<Ending> play_forced(Performance& p);
   void finish(std::unique_ptr<Performance> p, Ending ending, Lock& lock);
 
   const std::vector<Script> scripts_;
@@ -318,8 +327,25 @@ void ScriptedEngine::begin(Performance& p) {
   if (!p.request.sampling.stream_prompt_rows) p.sink->on_prompt_logprobs(std::move(rows));
 }
 
+std::optional<ScriptedEngine::Ending> ScriptedEngine::play_forced(Performance& p) {
+  const SamplingParams& params = p.request.sampling;
+  const auto& own = p.script->tokens;
+  const int32_t token = params.forced_tokens[static_cast<size_t>(p.num_output)];
+  const int32_t best = p.cursor < own.size() ? own[p.cursor] : info_.eos_token_id;
+  std::optional<PositionLogprobs> row;
+  if (params.logprobs >= 0) row = forced_row(token, best, params.logprobs, info_.vocab_size);
+  p.last_token = std::chrono::steady_clock::now();
+  p.cursor = std::min(p.cursor + 1, own.size());
+  ++p.num_output;
+  p.sink->on_token(token, std::move(row));
+  const auto length = static_cast<int64_t>(p.request.prompt.size()) + p.num_output;
+  if (p.num_output < params.max_tokens && length < info_.max_model_len) return {};
+  return Ending{FinishReason::length, {}, {}};
+}
+
 std::optional<ScriptedEngine::Ending> ScriptedEngine::play_token(Performance& p) {
   const SamplingParams& params = p.request.sampling;
+  if (!params.forced_tokens.empty()) return play_forced(p);
   const Script& script = *p.script;
   const auto length = static_cast<int64_t>(p.request.prompt.size());
   // At most once around: what may not end the reply is passed over, and a script may hold nothing else.

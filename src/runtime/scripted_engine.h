@@ -31,9 +31,10 @@ struct ScriptedOptions {
 ///             id + 2 …) cached_tokens   integer (0)  reported in FinishInfo error           text         the
 ///             request fails with it (internal) after the tokens
 /// Semantics as the local engine: max_tokens, min_tokens, ignore_eos, stop_token_ids, cancel, drain,
-/// prompt_logprobs (made up). An end (EOS, a stop id) before min_tokens is skipped. Where EOS must not end
-/// the answer the script starts again from its first token. Each request runs by itself: pauses of one do not
-/// delay another. Errors: invalid_argument (line number and what is wrong).
+/// prompt_logprobs (made up), forced_tokens (the script's token is the best one of the row). An end (EOS, a
+/// stop id) before min_tokens is skipped. Where EOS must not end the answer the script starts again from its
+/// first token. Each request runs by itself: pauses of one do not delay another. Errors: invalid_argument
+/// (line number and what is wrong).
 Result<std::unique_ptr<Engine>> make_scripted_engine(std::string_view script, EngineInfo info,
                                                      ScriptedOptions options);
 

@@ -157,6 +157,27 @@ TEST(ScriptedEngine, ScoringOnlyDeliversNoToken) {
   EXPECT_TRUE(sink->tokens.empty());
 }
 
+TEST(ScriptedEngine, ForcedTokensReplaceTheScriptWhoseTokensStayTheBest) {
+  const auto engine = make(R"({"tokens":[5,6,7]})");
+  Request request;
+  request.prompt = {1, 2};
+  request.sampling.forced_tokens = {5, 9, 1, 4};
+  request.sampling.max_tokens = 4;
+  request.sampling.logprobs = 2;
+  const auto sink = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine->submit(request, sink).ok());
+  EXPECT_EQ(sink->wait().reason, FinishReason::length);
+  EXPECT_EQ(sink->tokens, request.sampling.forced_tokens);
+  const std::vector<int32_t> best = {5, 6, 7, 1};  // then EOS
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(sink->rows[i]->chosen.token, request.sampling.forced_tokens[i]);
+    EXPECT_EQ(sink->rows[i]->top[0].token, best[i]);
+  }
+  EXPECT_EQ(sink->rows[0]->chosen.rank, 1);
+  EXPECT_EQ(sink->rows[1]->chosen.rank, 4);
+  EXPECT_EQ(sink->rows[1]->chosen.logprob, -4.0f);
+}
+
 TEST(ScriptedEngine, ScriptedErrorsComeAfterTheTokens) {
   const auto engine = make("{\"tokens\": [10], \"error\": \"out of order\"}");
   const auto sink = start(*engine, make_request());

@@ -69,7 +69,7 @@ Expectation run_alone(const Request& request, const FakeRunner& model, int64_t m
   const SamplingParams& params = request.sampling;
   Expectation out;
   const auto length = static_cast<int64_t>(request.prompt.size());
-  for (int64_t i = 1; i < length && params.prompt_logprobs >= 0; ++i) {
+  for (int64_t i = params.prompt_logprobs_begin; i < length && params.prompt_logprobs >= 0; ++i) {
     const auto prefix = std::span<const int32_t>(request.prompt).first(static_cast<size_t>(i));
     LogprobRequest wanted;
     wanted.chosen = request.prompt[static_cast<size_t>(i)];
@@ -82,9 +82,11 @@ Expectation run_alone(const Request& request, const FakeRunner& model, int64_t m
   while (static_cast<int64_t>(out.tokens.size()) < params.max_tokens &&
          static_cast<int64_t>(tokens.size()) < max_model_len) {
     const auto row = model.logits_after(tokens);
-    const auto token = sampler.sample(row, {params, counts, tokens, length, *params.seed, kEos});
+    const bool is_forced = !params.forced_tokens.empty();
+    const auto token = is_forced ? Result<int32_t>(params.forced_tokens[out.tokens.size()])
+                                 : sampler.sample(row, {params, counts, tokens, length, *params.seed, kEos});
     require(token.ok(), "the reference run draws a token");
-    if (ends_reply(params, *token, kEos, static_cast<int64_t>(out.tokens.size()))) {
+    if (!is_forced && ends_reply(params, *token, kEos, static_cast<int64_t>(out.tokens.size()))) {
       out.reason = FinishReason::stop;
       break;
     }
@@ -104,13 +106,31 @@ class Checker final : public TokenSink {
 
   void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> rows) override {
     require(!has_prompt_rows_ && num_tokens_ == 0 && !is_finished_, "prompt rows come once and first", id_);
-    require(request_.sampling.prompt_logprobs >= 0, "prompt rows were asked for", id_);
+    require(request_.sampling.prompt_logprobs >= 0 && !request_.sampling.stream_prompt_rows,
+            "prompt rows were asked for", id_);
     has_prompt_rows_ = true;
     require(rows.size() == request_.prompt.size() && !rows[0], "one row per prompt token, the first empty",
             id_);
     for (size_t i = 1; i < rows.size(); ++i) {
-      require(rows[i] && is_equal(*rows[i], expected_.prompt_rows[i - 1]), "prompt rows as alone", id_);
+      const int64_t at = static_cast<int64_t>(i) - request_.sampling.prompt_logprobs_begin;
+      require(rows[i].has_value() == (at >= 0), "rows from the asked position on", id_);
+      if (at >= 0) {
+        require(is_equal(*rows[i], expected_.prompt_rows[static_cast<size_t>(at)]), "prompt rows as alone",
+                id_);
+      }
     }
+  }
+
+  void on_prompt_row(int64_t position, PositionLogprobs row, std::span<const float> logits) override {
+    const SamplingParams& params = request_.sampling;
+    require(params.stream_prompt_rows && params.prompt_logprobs >= 0, "streamed rows were asked for", id_);
+    require(num_tokens_ == 0 && !is_finished_, "prompt rows come first", id_);
+    require(position == params.prompt_logprobs_begin + static_cast<int64_t>(num_streamed_),
+            "streamed rows come once and in order", id_);
+    require(num_streamed_ < expected_.prompt_rows.size() &&
+                is_equal(row, expected_.prompt_rows[num_streamed_]) && !logits.empty(),
+            "streamed rows as alone", id_);
+    ++num_streamed_;
   }
 
   void on_token(int32_t token, std::optional<PositionLogprobs> row) override {
@@ -132,7 +152,11 @@ class Checker final : public TokenSink {
     if (info.reason == FinishReason::error || info.reason == FinishReason::cancelled) return;
     require(info.reason == expected_.reason, "the reason as alone", id_);
     require(num_tokens_ == expected_.tokens.size(), "no token is lost", id_);
-    require(has_prompt_rows_ == (request_.sampling.prompt_logprobs >= 0), "prompt rows were delivered", id_);
+    const bool is_streamed = request_.sampling.stream_prompt_rows;
+    require(has_prompt_rows_ == (request_.sampling.prompt_logprobs >= 0 && !is_streamed),
+            "prompt rows were delivered", id_);
+    require(num_streamed_ == (is_streamed ? expected_.prompt_rows.size() : 0), "no streamed row is lost",
+            id_);
   }
 
   RequestId id() const { return id_; }
@@ -152,7 +176,7 @@ class Checker final : public TokenSink {
   Request request_;
   Expectation expected_;
   int64_t arrived_ns_;
-  size_t num_tokens_ = 0;
+  size_t num_tokens_ = 0, num_streamed_ = 0;
   bool has_prompt_rows_ = false, is_finished_ = false;
   FinishInfo info_;
 };
@@ -253,7 +277,15 @@ class Simulation {
     if (pick(0, 4) == 0) p.stop_token_ids = {static_cast<int32_t>(pick(0, vocab - 1))};
     p.ignore_eos = pick(0, 3) == 0;
     if (pick(0, 4) == 0) p.logprobs = static_cast<int32_t>(pick(0, 5));
-    if (pick(0, 4) == 0) p.prompt_logprobs = static_cast<int32_t>(pick(0, 3));
+    if (pick(0, 4) == 0) {
+      p.prompt_logprobs = static_cast<int32_t>(pick(0, 3));
+      if (pick(0, 1) == 0) p.prompt_logprobs_begin = pick(1, 20);
+      p.stream_prompt_rows = pick(0, 1) == 0;
+    }
+    if (p.max_tokens > 0 && pick(0, 9) == 0) {
+      p.forced_tokens.resize(static_cast<size_t>(p.max_tokens));
+      for (int32_t& token : p.forced_tokens) token = static_cast<int32_t>(pick(0, vocab - 1));
+    }
     request.priority = pick(0, 9) == 0 ? static_cast<int32_t>(pick(-1, 1)) : 0;
     request.client_key = pick(0, 2) == 0 ? "one" : "two";
     return request;
