@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// serve, chat, and the options that both have: everything about opening a model.
+// serve and chat.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/model_options.h"
 #include "cli/resolve.h"
 #include "cli/values.h"
 #include "tools/chat.h"
@@ -18,10 +19,6 @@ namespace {
 constexpr int64_t kMaxKeyFileBytes = 65536;
 
 using Options = std::vector<OptionSpec>;
-
-void append(Options& options, Options more) {
-  for (auto& option : more) options.push_back(option);
-}
 
 Options server_options() {
   return {{.name = "host",
@@ -89,98 +86,6 @@ Options server_options() {
            .default_value = "on"}};
 }
 
-Options limit_options() {
-  return {
-      {.name = "max-model-len",
-       .kind = OptionKind::size,
-       .group = "memory",
-       .help = "tokens of prompt and answer together; auto = the model's, at most 32768",
-       .value_name = "TOKENS",
-       .default_value = "auto",
-       .choices = "auto",
-       .min = 1,
-       .max = 1 << 30,
-       .is_common = true},
-      {.name = "max-num-seqs",
-       .kind = OptionKind::integer,
-       .group = "memory",
-       .help = "requests that run at the same time",
-       .value_name = "N",
-       .default_value = "8",
-       .min = 1,
-       .max = 4096,
-       .is_common = true},
-      {.name = "max-num-batched-tokens",
-       .kind = OptionKind::size,
-       .group = "memory",
-       .help = "tokens of one step, prompts and answers together",
-       .value_name = "TOKENS",
-       .default_value = "512",
-       .min = 1,
-       .max = 65536},
-      {.name = "long-prefill-token-threshold",
-       .kind = OptionKind::size,
-       .group = "memory",
-       .help = "most prompt tokens of one request in one step beside others; auto = three quarters, 0 = off",
-       .value_name = "TOKENS",
-       .default_value = "auto",
-       .choices = "auto",
-       .min = 0,
-       .max = 65536},
-      {.name = "max-queued-requests",
-       .kind = OptionKind::integer,
-       .group = "memory",
-       .help = "unfinished requests, waiting and running; more are refused with 429, 0 = no limit",
-       .value_name = "N",
-       .default_value = "256",
-       .min = 0,
-       .max = 1'000'000},
-      {.name = "seed",
-       .kind = OptionKind::integer,
-       .group = "memory",
-       .help = "source of the seeds of requests that give none; default: drawn at random",
-       .value_name = "N",
-       .min = 0}};
-}
-
-Options model_options() {
-  return {{.name = "model",
-           .group = "arguments",
-           .help = "model folder or synthetic:v41?layers=4&seed=1; default: the demonstration model inside "
-                   "the program",
-           .value_name = "MODEL",
-           .is_positional = true},
-          {.name = "tokenizer",
-           .kind = OptionKind::path,
-           .group = "compute",
-           .help = "tokenizer.json to use instead of the model's own",
-           .value_name = "FILE"},
-          {.name = "threads",
-           .kind = OptionKind::integer,
-           .group = "compute",
-           .help = "compute threads, 0 = the physical cores that this process may use",
-           .value_name = "N",
-           .default_value = "0",
-           .min = 0,
-           .max = 4096,
-           .is_common = true},
-          {.name = "numerics",
-           .kind = OptionKind::choice,
-           .group = "compute",
-           .help = "reference = the official roundings, exact = F32 without them",
-           .value_name = "KIND",
-           .default_value = "reference",
-           .choices = "reference|exact",
-           .is_common = true},
-          {.name = "engram-placement",
-           .kind = OptionKind::choice,
-           .group = "compute",
-           .help = "where the Engram tables live",
-           .value_name = "PLACE",
-           .default_value = "auto",
-           .choices = "auto|host|disk"}};
-}
-
 Options log_options() {
   return {{.name = "log-level",
            .kind = OptionKind::choice,
@@ -212,16 +117,6 @@ Options log_options() {
            .choices = "auto|always|never"}};
 }
 
-tools::OpenOptions open_options(const Values& values) {
-  tools::OpenOptions open;
-  open.model = values.text("model");
-  open.tokenizer = values.text("tokenizer");
-  open.numerics = values.text("numerics");
-  open.engram_placement = values.text("engram-placement");
-  open.threads = static_cast<int>(values.integer("threads"));
-  return open;
-}
-
 /// Keys of --api-key and --api-key-file.
 Result<std::vector<std::string>> api_keys(const Values& values) {
   auto keys = values.list("api-key");
@@ -243,10 +138,7 @@ Result<std::vector<std::string>> api_keys(const Values& values) {
 
 Status serve(const Values& values) {
   tools::ServeOptions options;
-  options.open = open_options(values);
-  options.open.max_model_len = values.number("max-model-len").value_or(0);
-  options.open.max_num_seqs = values.integer("max-num-seqs");
-  options.open.max_num_batched_tokens = values.integer("max-num-batched-tokens");
+  RORQUAL_TRY_ASSIGN(options.open, open_options(values));
   options.engine.max_num_seqs = options.open.max_num_seqs;
   options.engine.max_num_batched_tokens = options.open.max_num_batched_tokens;
   options.engine.long_prefill_token_threshold = values.number("long-prefill-token-threshold").value_or(-1);
@@ -345,8 +237,7 @@ Status chat(const Values& values) {
     return Error(Code::invalid_argument, "MODEL and --url exclude each other", "leave one of them out");
   }
   tools::ChatOptions options;
-  options.open = open_options(values);
-  options.open.max_model_len = values.number("max-model-len").value_or(0);
+  RORQUAL_TRY_ASSIGN(options.open, open_options(values));
   options.open.max_num_seqs = 1;
   options.url = values.text("url");
   options.api_key = values.text("api-key");
@@ -392,7 +283,7 @@ CommandSpec serve_command() {
 CommandSpec chat_command() {
   auto options = model_options();
   append(options, chat_options());
-  append(options, {limit_options().front()});
+  options.push_back(max_model_len_option());
   return {.name = "chat",
           .summary = "talk to a model in the terminal",
           .description =

@@ -358,8 +358,8 @@ struct HeadArgs {
   float norm_eps = 0;
   const float* hidden = nullptr;       // [R, D] collapsed streams
   const float* norm_weight = nullptr;  // [D]
-  Matrix head;                         // bf16 [V, D]
-  float* logits = nullptr;             // out [R, V] f32
+  Matrix head;              // bf16, or fp8 (a lossy switch: x is not quantised in front of it) [V, D]
+  float* logits = nullptr;  // out [R, V] f32
 };
 
 // ------------------------------------------------------------------------------------------------ the table

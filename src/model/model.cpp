@@ -40,6 +40,7 @@ Result<std::unique_ptr<Model>> Model::load(const format::TensorSource& source, c
   RORQUAL_TRY_ASSIGN(model->pool_, BlockPool::create(model->layout_, num_blocks));
   model->sequences_.resize(static_cast<size_t>(options.max_sequences));
   WeightOptions weight_options;
+  weight_options.head = options.switches.lm_head;
   weight_options.engram_on_disk = options.engram_on_disk;
   weight_options.with_drafts = options.with_drafts;
   RORQUAL_TRY_ASSIGN(model->weights_,

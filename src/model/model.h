@@ -16,6 +16,7 @@
 #include "model/config.h"
 #include "model/engram_hash.h"
 #include "model/runner.h"
+#include "model/switches.h"
 #include "model/weights.h"
 
 namespace rorqual::model {
@@ -26,6 +27,7 @@ struct ModelOptions {
   const kernels::KernelTable* kernels = nullptr;  // null = the best this machine has
   bool engram_on_disk = false;
   bool with_drafts = true;
+  Switches switches;
   int64_t max_model_len = 4096;
   int64_t max_step_rows = 512;
   int64_t max_sequences = 8;

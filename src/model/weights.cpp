@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "model/manifest.h"
+#include "num/quantise.h"
 
 namespace rorqual::model {
 namespace {
@@ -32,7 +33,8 @@ struct Chunk {
   int64_t values_offset = 0, values_bytes = 0;
   int64_t scales_offset = 0, scales_bytes = 0;
   // matrix
-  WeightFormat format = WeightFormat::f32;
+  WeightFormat source_format = WeightFormat::f32;  // in the file
+  WeightFormat format = WeightFormat::f32;         // in memory: the same, or fp8 made from bf16
   int64_t rows = 0, cols = 0;                      // of this chunk, without the columns of other ranks
   int64_t row_bytes = 0, column_offset_bytes = 0;  // source rows, and where this rank's columns start in them
   int64_t scale_row_bytes = 0, scale_offset_bytes = 0;
@@ -139,7 +141,9 @@ class Binder {
   void bind_globals(Weights& weights) {
     if (sections_.empty()) sections_.emplace_back();
     weights.embed = reinterpret_cast<const uint16_t*>(raw("embed.weight"));
-    weights.head = matrix(weights.head, "head.weight");
+    weights.head = options_.head == HeadFormat::fp8
+                       ? matrix(weights.head, "head.weight", WeightFormat::fp8_block32)
+                       : matrix(weights.head, "head.weight");
     weights.norm = vector("norm.weight");
   }
 
@@ -250,17 +254,26 @@ class Binder {
 
   /// A 2-D tensor as panels. Returns the view; chunks fill it later and may set wide_scales through `slot`.
   Matrix matrix(Matrix& slot, const std::string& name) {
+    return matrix(slot, name, format_of(info(name).dtype));
+  }
+
+  /// The same in another format than the file's: fp8 from bf16 only.
+  Matrix matrix(Matrix& slot, const std::string& name, WeightFormat format) {
     const format::TensorInfo& values = info(name);
+    const bool is_converted = format != format_of(values.dtype);
+    RORQUAL_CHECK(!is_converted ||
+                  (format == WeightFormat::fp8_block32 && values.dtype == tensor::DType::bf16));
     const Part part = part_of(values);
     Matrix view;
-    view.format = format_of(values.dtype);
+    view.format = format;
     view.rows = part.rows.end - part.rows.begin;
     view.cols = (part.columns.end - part.columns.begin) * (view.format == WeightFormat::mxfp4 ? 2 : 1);
     view.data = section().take(kernels::packed_data_bytes(view.format, view.rows, view.cols));
     const int64_t scale_bytes = kernels::packed_scale_bytes(view.format, view.rows, view.cols);
     if (scale_bytes > 0) view.scales = reinterpret_cast<const uint8_t*>(section().take(scale_bytes));
     if (!section().is_measuring()) {
-      list_matrix_chunks(values, scale_bytes > 0 ? scale_of(name) : nullptr, part, {&view, &slot});
+      const bool has_scales = scale_bytes > 0 && !is_converted;
+      list_matrix_chunks(values, has_scales ? scale_of(name) : nullptr, part, {&view, &slot});
     }
     return view;
   }
@@ -278,7 +291,8 @@ class Binder {
                           const Part& part, Target target) {
     const Matrix& view = *target.view;
     const int64_t source_cols = values.shape[1] * (view.format == WeightFormat::mxfp4 ? 2 : 1);
-    const int64_t row_bytes = kernels::source_row_bytes(view.format, source_cols);
+    const WeightFormat source_format = format_of(values.dtype);
+    const int64_t row_bytes = kernels::source_row_bytes(source_format, source_cols);
     const int64_t scale_rows =
         view.format == WeightFormat::fp8_block32 ? 32 : 1;  // rows that share a scale row
     const int64_t step = std::max<int64_t>(1, kChunk_bytes / (row_bytes * 32)) * 32;
@@ -287,6 +301,7 @@ class Binder {
       Chunk chunk;
       chunk.kind = Chunk::Kind::matrix;
       chunk.values = &values;
+      chunk.source_format = source_format;
       chunk.format = view.format;
       chunk.rows = std::min(step, view.rows - row);
       chunk.cols = view.cols;
@@ -294,17 +309,19 @@ class Binder {
       chunk.column_offset_bytes = part.columns.begin * tensor::dtype_bytes(values.dtype);
       chunk.values_offset = source_row * row_bytes;
       chunk.values_bytes = chunk.rows * row_bytes;
-      chunk.is_e4m3 = view.format == WeightFormat::fp8_block32;
+      chunk.is_e4m3 = source_format == WeightFormat::fp8_block32;
       chunk.matrix = target.slot;
       chunk.dst = const_cast<std::byte*>(view.data) + kernels::packed_data_bytes(view.format, row, view.cols);
+      if (view.scales != nullptr) {
+        chunk.dst_scales =
+            const_cast<uint8_t*>(view.scales) + kernels::packed_scale_bytes(view.format, row, view.cols);
+      }
       if (scales != nullptr) {
         chunk.scales = scales;
         chunk.scale_row_bytes = scales->shape[1];
         chunk.scale_offset_bytes = chunk.column_offset_bytes / (view.format == WeightFormat::mxfp4 ? 16 : 32);
         chunk.scales_offset = source_row / scale_rows * chunk.scale_row_bytes;
         chunk.scales_bytes = (chunk.rows + scale_rows - 1) / scale_rows * chunk.scale_row_bytes;
-        chunk.dst_scales =
-            const_cast<uint8_t*>(view.scales) + kernels::packed_scale_bytes(view.format, row, view.cols);
       }
       chunks_.push_back(chunk);
     }
@@ -438,7 +455,11 @@ class ChunkReader {
       scales = reinterpret_cast<const uint8_t*>(scales_.data());
     }
     keep_columns(values_, chunk.row_bytes, chunk.column_offset_bytes,
-                 kernels::source_row_bytes(chunk.format, chunk.cols));
+                 kernels::source_row_bytes(chunk.source_format, chunk.cols));
+    if (chunk.format != chunk.source_format) {
+      RORQUAL_TRY(quantise_fp8(chunk));
+      scales = scales_u8_.data();
+    }
     const Matrix packed = kernels::pack_matrix(chunk.format, chunk.rows, chunk.cols, values_.data(), scales,
                                                chunk.dst, chunk.dst_scales);
     if (packed.wide_scales) {
@@ -448,9 +469,36 @@ class ChunkReader {
     return Ok{};
   }
 
+  /// BF16 rows in values_ -> E4M3 codes in values_ and E8M0 scales in scales_u8_, 32 rows at a time: chunks
+  /// begin at multiples of 32 rows, so blocks are those of the whole matrix. In place: codes are shorter.
+  Status quantise_fp8(const Chunk& chunk) {
+    const int64_t cols = chunk.cols, scale_cols = (cols + 31) / 32;
+    scales_u8_.resize(static_cast<size_t>((chunk.rows + 31) / 32 * scale_cols));
+    wide_.resize(static_cast<size_t>(32 * cols));
+    codes_.resize(static_cast<size_t>(32 * cols));
+    for (int64_t row = 0; row < chunk.rows; row += 32) {
+      const int64_t rows = std::min<int64_t>(32, chunk.rows - row);
+      for (int64_t i = 0; i < rows * cols; ++i) {
+        uint16_t half = 0;
+        std::memcpy(&half, values_.data() + 2 * (row * cols + i), 2);
+        if ((half & 0x7F80u) == 0x7F80u) {
+          return nan_error(*chunk.values, "infinity or NaN", chunk.values_offset + 2 * (row * cols + i));
+        }
+        wide_[static_cast<size_t>(i)] = num::bf16_decode(half);
+      }
+      num::fp8_block_quantise(wide_.data(), rows, cols, codes_.data(),
+                              scales_u8_.data() + row / 32 * scale_cols);
+      std::memcpy(values_.data() + row * cols, codes_.data(), static_cast<size_t>(rows * cols));
+    }
+    return Ok{};
+  }
+
   const format::TensorSource& source_;
   std::mutex& mutex_;
   std::vector<std::byte> values_, scales_;
+  // of matrices that are converted
+  std::vector<float> wide_;
+  std::vector<uint8_t> codes_, scales_u8_;
 };
 
 Status load_chunks(const format::TensorSource& source, const std::vector<Chunk>& chunks, ThreadPool& pool,
@@ -489,6 +537,14 @@ int64_t Weights::host_bytes() const {
 
 Result<Weights> load_weights(const format::TensorSource& source, const Config& config,
                              const WeightOptions& options, ThreadPool& pool, const LoadProgress& progress) {
+  const Range head_rows = shard_range(config.vocab_size, 1, options.shard);
+  if (options.head == HeadFormat::fp8 && head_rows.begin % 32 != 0) {
+    return Error(Code::unsupported,
+                 fmt::format("--lm-head fp8: rank {} of {} begins at row {} of the head, expected a multiple "
+                             "of 32 (the blocks of the scales)",
+                             options.shard.rank, options.shard.world, head_rows.begin),
+                 "use --lm-head bf16, or another number of ranks");
+  }
   Weights weights;
   weights.layers.resize(static_cast<size_t>(config.num_hidden_layers));
   if (options.with_drafts && config.num_stages() > 0) {

@@ -16,6 +16,7 @@
 #include "format/tensor_source.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
+#include "model/switches.h"
 #include "tensor/buffer.h"
 #include "tensor/collective.h"
 
@@ -71,7 +72,7 @@ struct DraftWeights {
 
 struct Weights {
   const uint16_t* embed = nullptr;  // bf16 [V, D]
-  kernels::Matrix head;             // bf16 [V, D]
+  kernels::Matrix head;             // bf16, or fp8 with --lm-head fp8, [V, D]
   const float* norm = nullptr;
   std::vector<LayerWeights> layers;
   std::optional<DraftWeights> draft;
@@ -83,6 +84,7 @@ struct Weights {
 struct WeightOptions {
   bool engram_on_disk = false;
   bool with_drafts = true;
+  HeadFormat head = HeadFormat::bf16;
   tensor::Shard shard;  // this rank reads its own part only (manifest.h: shard_part)
 };
 
@@ -91,7 +93,8 @@ using LoadProgress = std::function<void(int64_t, int64_t)>;
 
 /// Reads and packs all text-model weights. `source` must have passed check_manifest(); it must outlive the
 /// result when tables stay on disk. Errors: io, corrupt_data (E8M0 byte 255, E4M3 NaN), out_of_memory,
-/// unsupported. Peak memory: the packed weights plus one chunk of 8 MiB per thread.
+/// unsupported (an FP8 head
+/// cut between blocks). Peak memory: the packed weights plus one chunk of 8 MiB per thread.
 Result<Weights> load_weights(const format::TensorSource& source, const Config& config,
                              const WeightOptions& options, ThreadPool& pool, const LoadProgress& progress);
 

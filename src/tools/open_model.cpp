@@ -126,6 +126,7 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   model_options.engram_on_disk = options.engram_placement == "disk";
   model_options.num_threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
   model_options.with_drafts = options.with_drafts;
+  model_options.switches = options.switches;
   const int64_t longest = config.max_position_embeddings;
   model_options.max_model_len =
       options.max_model_len > 0 ? options.max_model_len : std::min(longest, kDefaultMaxModelLen);
@@ -158,6 +159,7 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   info.model_name = result.opened.name;
   info.numerics = options.numerics;
   info.kernels = std::string(model->kernel_name());
+  info.switches = model::describe_switches(options.switches);
   info.vocab_size = model->vocab_size();
   info.max_model_len = model->max_model_len();
   info.eos_token_id = static_cast<int32_t>(result.opened.config.eos_token_id);

@@ -12,6 +12,7 @@
 #include "format/tensor_source.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "model/switches.h"
 #include "runtime/engine.h"
 #include "runtime/local_engine.h"
 #include "text/tokenizer.h"
@@ -24,6 +25,7 @@ struct OpenOptions {
   std::string numerics = "reference";
   std::string kernels;                    // tier, empty = best (or RORQUAL_CPU_ISA)
   std::string engram_placement = "auto";  // auto | host | disk
+  model::Switches switches;               // lossy ones; all off
   int threads = 0;                        // 0 = what this process may use
   int64_t max_model_len = 0;              // 0 = the config's, at most 32768
   int64_t max_num_seqs = 8;

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/model_options.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+namespace rorqual::cli {
+
+using Options = std::vector<OptionSpec>;
+
+void append(Options& options, Options more) {
+  for (auto& option : more) options.push_back(option);
+}
+
+OptionSpec max_model_len_option() {
+  return {.name = "max-model-len",
+          .kind = OptionKind::size,
+          .group = "memory",
+          .help = "tokens of prompt and answer together; auto = the model's, at most 32768",
+          .value_name = "TOKENS",
+          .default_value = "auto",
+          .choices = "auto",
+          .min = 1,
+          .max = 1 << 30,
+          .is_common = true};
+}
+
+OptionSpec kernels_option() {
+  return {.name = "kernels",
+          .group = "compute",
+          .help = "kernel tier; default: the best of this machine",
+          .value_name = "TIER"};
+}
+
+Options limit_options() {
+  return {
+      max_model_len_option(),
+      {.name = "max-num-seqs",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "requests that run at the same time",
+       .value_name = "N",
+       .default_value = "8",
+       .min = 1,
+       .max = 4096,
+       .is_common = true},
+      {.name = "max-num-batched-tokens",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "tokens of one step, prompts and answers together",
+       .value_name = "TOKENS",
+       .default_value = "512",
+       .min = 1,
+       .max = 65536},
+      {.name = "long-prefill-token-threshold",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "most prompt tokens of one request in one step beside others; auto = three quarters, 0 = off",
+       .value_name = "TOKENS",
+       .default_value = "auto",
+       .choices = "auto",
+       .min = 0,
+       .max = 65536},
+      {.name = "max-queued-requests",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "unfinished requests, waiting and running; more are refused with 429, 0 = no limit",
+       .value_name = "N",
+       .default_value = "256",
+       .min = 0,
+       .max = 1'000'000},
+      {.name = "seed",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "source of the seeds of requests that give none; default: drawn at random",
+       .value_name = "N",
+       .min = 0}};
+}
+
+Options switch_options() {
+  Options options;
+  for (const auto& spec : model::switch_registry()) {
+    options.push_back({.name = spec.option,
+                       .kind = OptionKind::choice,
+                       .group = "lossy switches",
+                       .help = spec.help,
+                       .value_name = "FORM",
+                       .default_value = spec.exact_value,
+                       .choices = spec.choices,
+                       .is_common = true});
+  }
+  options.push_back({.name = "exact-switches",
+                     .kind = OptionKind::flag,
+                     .group = "lossy switches",
+                     .help = "every lossy switch off; an error beside one that is on"});
+  options.push_back({.name = "fast",
+                     .kind = OptionKind::flag,
+                     .group = "lossy switches",
+                     .help = "every lossy switch on, except those given by name",
+                     .is_common = true});
+  return options;
+}
+
+Options model_options() {
+  Options options = {
+      {.name = "model",
+       .group = "arguments",
+       .help = "model folder or synthetic:v41?layers=4&seed=1; default: the demonstration model inside "
+               "the program",
+       .value_name = "MODEL",
+       .is_positional = true},
+      {.name = "tokenizer",
+       .kind = OptionKind::path,
+       .group = "compute",
+       .help = "tokenizer.json to use instead of the model's own",
+       .value_name = "FILE"},
+      {.name = "threads",
+       .kind = OptionKind::integer,
+       .group = "compute",
+       .help = "compute threads, 0 = the physical cores that this process may use",
+       .value_name = "N",
+       .default_value = "0",
+       .min = 0,
+       .max = 4096,
+       .is_common = true},
+      {.name = "numerics",
+       .kind = OptionKind::choice,
+       .group = "compute",
+       .help = "reference = the official roundings, exact = F32 without them",
+       .value_name = "KIND",
+       .default_value = "reference",
+       .choices = "reference|exact",
+       .is_common = true},
+      {.name = "engram-placement",
+       .kind = OptionKind::choice,
+       .group = "compute",
+       .help = "where the Engram tables live",
+       .value_name = "PLACE",
+       .default_value = "auto",
+       .choices = "auto|host|disk"}};
+  append(options, switch_options());
+  return options;
+}
+
+Result<model::Switches> switch_values(const Values& values) {
+  model::SwitchChoice choice;
+  choice.exact = values.flag("exact-switches");
+  choice.fast = values.flag("fast");
+  for (const auto& spec : model::switch_registry()) {
+    if (values.is_given(spec.option)) choice.given.emplace_back(spec.option, values.text(spec.option));
+  }
+  return model::choose_switches(choice);
+}
+
+Result<tools::OpenOptions> open_options(const Values& values) {
+  const auto has = [&](std::string_view name) { return values.command().find(name) != nullptr; };
+  tools::OpenOptions open;
+  open.model = values.text("model");
+  open.tokenizer = values.text("tokenizer");
+  open.numerics = values.text("numerics");
+  open.engram_placement = values.text("engram-placement");
+  open.threads = static_cast<int>(values.integer("threads"));
+  if (has("kernels")) open.kernels = values.text("kernels");
+  if (has("max-model-len")) open.max_model_len = values.number("max-model-len").value_or(0);
+  if (has("max-num-seqs")) open.max_num_seqs = values.integer("max-num-seqs");
+  if (has("max-num-batched-tokens")) open.max_num_batched_tokens = values.integer("max-num-batched-tokens");
+  RORQUAL_TRY_ASSIGN(open.switches, switch_values(values));
+  return open;
+}
+
+}  // namespace rorqual::cli

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of every command that opens a model: one description each, and one way from values to
+// tools::OpenOptions.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "cli/option.h"
+#include "cli/values.h"
+#include "tools/open_model.h"
+
+namespace rorqual::cli {
+
+/// Positional MODEL; tokenizer, threads, numerics, engram-placement; the lossy switches with exact-switches
+/// and fast.
+std::vector<OptionSpec> model_options();
+
+/// Only the lossy switches with exact-switches and fast, from model/switches.h (model_options has them).
+std::vector<OptionSpec> switch_options();
+
+/// max-model-len, max-num-seqs, max-num-batched-tokens, long-prefill-token-threshold, max-queued-requests,
+/// seed.
+std::vector<OptionSpec> limit_options();
+
+/// max-model-len alone.
+OptionSpec max_model_len_option();
+
+/// kernels: tier by name.
+OptionSpec kernels_option();
+
+void append(std::vector<OptionSpec>& options, std::vector<OptionSpec> more);
+
+/// Reads whatever of the above the command has. Errors: invalid_argument (switches that contradict each
+/// other).
+Result<tools::OpenOptions> open_options(const Values& values);
+
+/// The lossy switches that the values ask for.
+Result<model::Switches> switch_values(const Values& values);
+
+}  // namespace rorqual::cli

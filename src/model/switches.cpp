@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/switches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace rorqual::model {
+namespace {
+
+constexpr SwitchSpec kSwitches[] = {
+    {.option = "lm-head",
+     .choices = "bf16|fp8",
+     .exact_value = "bf16",
+     .fast_value = "fp8",
+     .help = "format of the output head in memory; fp8 halves it and loses a little accuracy",
+     .changes =
+         "weights of the head: BF16 rounded to E4M3 with one power-of-two scale per 32 x 32 block while "
+         "loading; activations are not quantised, logits are F32; drafts use the same head",
+     .public_name = "FP8 lm_head",
+     .since = "0.1.0",
+     .record = {},
+     .read = [](const Switches& s) -> std::string_view {
+       return s.lm_head == HeadFormat::fp8 ? "fp8" : "bf16";
+     },
+     .write =
+         [](Switches& s, std::string_view value) {
+           s.lm_head = value == "fp8" ? HeadFormat::fp8 : HeadFormat::bf16;
+         }},
+};
+
+constexpr NeutralOption kNeutralOptions[] = {
+    {"--numerics reference\\|exact", "reference",
+     "`reference` rounds wherever the official code rounds; `exact` is F32 without these roundings: the "
+     "yardstick of "
+     "the checks and of `kl`",
+     "`exact` needs F32 caches; the two differ by a mean KL of about 3e-4 on the demonstration model "
+     "(models/mini/README.md)"},
+    {"RORQUAL_CPU_ISA", "best tier", "nothing: all tiers give the same bits (`rorqual doctor`, kernel tests)",
+     "speed"},
+    {"--threads, --max-num-seqs, --max-num-batched-tokens", "machine, 8, 512",
+     "nothing: a token's logits depend on its prefix only (`rorqual check invariance`)", "speed, memory"},
+    {"--engram-placement", "auto", "nothing: the same rows from memory or disk", "speed, memory"},
+    {"--seed", "random", "the random streams of requests that give no seed", "none"},
+};
+
+bool has_choice(std::string_view choices, std::string_view value) {
+  while (!choices.empty()) {
+    const auto end = std::min(choices.find('|'), choices.size());
+    if (choices.substr(0, end) == value) return true;
+    choices.remove_prefix(std::min(end + 1, choices.size()));
+  }
+  return false;
+}
+
+Status set_switch(Switches& switches, std::string_view option, std::string_view value) {
+  const SwitchSpec* spec = find_switch(option);
+  if (spec == nullptr) {
+    return Error(Code::invalid_argument, fmt::format("unknown switch '{}'", option),
+                 "`rorqual --help=switches` lists them");
+  }
+  if (!has_choice(spec->choices, value)) {
+    return Error(Code::invalid_argument,
+                 fmt::format("--{}: got '{}', expected {}", option, value, spec->choices));
+  }
+  spec->write(switches, value);
+  return Ok{};
+}
+
+}  // namespace
+
+std::span<const SwitchSpec> switch_registry() {
+  return kSwitches;
+}
+
+const SwitchSpec* find_switch(std::string_view option) {
+  for (const auto& spec : kSwitches) {
+    if (spec.option == option) return &spec;
+  }
+  return nullptr;
+}
+
+std::string describe_switches(const Switches& switches) {
+  std::string text;
+  for (const auto& spec : kSwitches) {
+    const auto value = spec.read(switches);
+    if (value == spec.exact_value) continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : ",", spec.option, value);
+  }
+  return text;
+}
+
+Result<Switches> parse_switches(std::string_view text) {
+  Switches switches;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(','), text.size());
+    const auto item = text.substr(0, end);
+    const auto equals = std::min(item.find('='), item.size());
+    RORQUAL_TRY(set_switch(switches, item.substr(0, equals), item.substr(std::min(equals + 1, item.size()))));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return switches;
+}
+
+Result<Switches> choose_switches(const SwitchChoice& choice) {
+  if (choice.exact && choice.fast) {
+    return Error(Code::invalid_argument, "--exact-switches and --fast exclude each other",
+                 "leave one of them out");
+  }
+  Switches switches;
+  if (choice.fast) {
+    for (const auto& spec : kSwitches) spec.write(switches, spec.fast_value);
+  }
+  for (const auto& [option, value] : choice.given) {
+    RORQUAL_TRY(set_switch(switches, option, value));
+    if (choice.exact && value != find_switch(option)->exact_value) {
+      return Error(
+          Code::invalid_argument,
+          fmt::format("--exact-switches switches every lossy path off, but --{} is {}", option, value),
+          fmt::format("leave one of them out, or say --{} {}", option, find_switch(option)->exact_value));
+    }
+  }
+  return switches;
+}
+
+std::span<const NeutralOption> neutral_options() {
+  return kNeutralOptions;
+}
+
+}  // namespace rorqual::model
