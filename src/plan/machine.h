@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/cpu_info.h"
 #include "base/result.h"
 
 namespace rorqual::plan {
@@ -67,5 +68,21 @@ struct Machine {
 /// "2x96G" or a known name such as "8xh20"), gpu-bandwidth, link, cgroup; or the name of a built-in machine.
 /// Errors: invalid_argument with the key, its value and what is allowed.
 Result<Machine> describe_machine(std::string_view text);
+
+/// Machines with names, for `plan --machine NAME`.
+struct NamedMachine {
+  std::string_view name;
+  std::string_view description;  // as describe_machine reads it
+  std::string_view summary;
+};
+
+const std::vector<NamedMachine>& named_machines();
+
+/// What this process may use now: memory with the cgroup's room, threads, free disk where `folder` is (or
+/// will be; empty = the working folder). Measures nothing: all rates are unknown, and no GPU is looked for.
+Machine this_machine(const std::string& folder);
+
+/// Lowers ram_available_bytes to the room of a cgroup limit.
+void apply_cgroup(Machine& machine, const CgroupLimits& limits);
 
 }  // namespace rorqual::plan

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/cures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/units.h"
+#include "plan/placement.h"
+
+namespace rorqual::plan {
+namespace {
+
+constexpr size_t kMostCures = 3;
+constexpr int64_t kLeastModelLen = 1024, kLeastStepRows = 64;
+
+/// A change of settings and how to write it.
+struct Change {
+  MemorySettings settings;
+  std::string text;
+};
+
+class Doctor {
+ public:
+  Doctor(const MemoryPlan& memory, const Machine& machine) : memory_(memory), machine_(machine) {
+    needed_ = needed(memory.settings);
+    available_ = place_on_cpu(memory, machine).of(Tier::ram).available_bytes;
+  }
+
+  bool is_well() const { return needed_ <= available_; }
+
+  std::vector<Cure> cures() const {
+    std::vector<Cure> good, partial;
+    for (const Change& change : changes()) {
+      Cure cure = try_change(change);
+      if (cure.saved_bytes <= 0) continue;
+      (cure.short_bytes == 0 ? good : partial).push_back(std::move(cure));
+    }
+    // Partial help is worth naming only where it is most of what is missing or the largest there is.
+    std::stable_sort(partial.begin(), partial.end(),
+                     [](const Cure& a, const Cure& b) { return a.saved_bytes > b.saved_bytes; });
+    std::vector<Cure> all = std::move(good);
+    if (all.empty() && !partial.empty()) all.push_back(partial.front());
+    add_ram(all);
+    if (all.size() > kMostCures) all.resize(kMostCures);
+    return all;
+  }
+
+ private:
+  int64_t needed(const MemorySettings& settings) const {
+    return plan_memory(memory_.config, settings).bytes(Tier::ram);
+  }
+
+  Cure try_change(const Change& change) const {
+    const int64_t bytes = needed(change.settings);
+    return {change.text, needed_ - bytes, std::max<int64_t>(0, bytes - available_)};
+  }
+
+  bool fits(const MemorySettings& settings) const { return needed(settings) <= available_; }
+
+  /// The largest value of a setting below the present one that fits, halving; the smallest if none does.
+  void shrink(MemorySettings& settings, int64_t MemorySettings::*field, int64_t least) const {
+    while (settings.*field > least) {
+      settings.*field = std::max(least, settings.*field / 2);
+      if (fits(settings)) return;
+    }
+  }
+
+  bool has_tables_in_ram() const {
+    return !memory_.settings.engram_on_disk && memory_.bytes(PartKind::engram_tables) > 0;
+  }
+
+  std::string options_text(const MemorySettings& changed) const {
+    const MemorySettings& now = memory_.settings;
+    std::vector<std::string> words;
+    if (changed.engram_on_disk != now.engram_on_disk) words.emplace_back("--engram-placement disk");
+    if (changed.max_num_seqs != now.max_num_seqs)
+      words.push_back(fmt::format("--max-num-seqs {}", changed.max_num_seqs));
+    if (changed.max_model_len != now.max_model_len)
+      words.push_back(fmt::format("--max-model-len {}", changed.max_model_len));
+    if (changed.max_num_batched_tokens != now.max_num_batched_tokens)
+      words.push_back(fmt::format("--max-num-batched-tokens {}", changed.max_num_batched_tokens));
+    return fmt::format("{}", fmt::join(words, " "));
+  }
+
+  std::vector<Change> changes() const {
+    const MemorySettings& now = memory_.settings;
+    std::vector<Change> all;
+    const auto add = [&](const MemorySettings& settings) {
+      std::string text = options_text(settings);
+      const bool is_known = text.empty() || std::any_of(all.begin(), all.end(),
+                                                        [&](const Change& c) { return c.text == text; });
+      if (!is_known) all.push_back({settings, std::move(text)});
+    };
+    MemorySettings changed = now;
+    shrink(changed, &MemorySettings::max_num_seqs, 1);
+    add(changed);
+    changed = now;
+    shrink(changed, &MemorySettings::max_model_len, std::min(kLeastModelLen, now.max_model_len));
+    add(changed);
+    changed = now;
+    shrink(changed, &MemorySettings::max_num_batched_tokens,
+           std::min(kLeastStepRows, now.max_num_batched_tokens));
+    add(changed);
+    if (has_tables_in_ram()) {
+      changed = now;
+      changed.engram_on_disk = true;
+      add(changed);
+    }
+    // Together, mildest first; tables go to disk only where the others are not enough.
+    for (const bool on_disk : {false, true}) {
+      if (on_disk && !has_tables_in_ram()) continue;
+      changed = now;
+      changed.engram_on_disk = now.engram_on_disk || on_disk;
+      for (const auto& [field, least] :
+           {std::pair{&MemorySettings::max_num_seqs, int64_t{1}},
+            std::pair{&MemorySettings::max_model_len, std::min(kLeastModelLen, now.max_model_len)},
+            std::pair{&MemorySettings::max_num_batched_tokens,
+                      std::min(kLeastStepRows, now.max_num_batched_tokens)}}) {
+        if (fits(changed)) break;
+        shrink(changed, field, least);
+      }
+      add(changed);
+    }
+    return all;
+  }
+
+  void add_ram(std::vector<Cure>& cures) const {
+    const auto more = [&](int64_t bytes) {
+      // The reserve grows with the memory: 2 % of what is added.
+      return format_bytes((bytes - available_) * 50 / 49 + 1);
+    };
+    if (has_tables_in_ram()) {
+      MemorySettings on_disk = memory_.settings;
+      on_disk.engram_on_disk = true;
+      const int64_t bytes = needed(on_disk);
+      if (bytes > available_) {
+        cures.push_back({fmt::format("{} more RAM with --engram-placement disk", more(bytes)), 0, 0});
+      }
+    }
+    cures.push_back({fmt::format("{} more RAM", more(needed_)), 0, 0});
+  }
+
+  const MemoryPlan& memory_;
+  const Machine& machine_;
+  int64_t needed_ = 0, available_ = 0;
+};
+
+}  // namespace
+
+std::vector<Cure> find_cures(const MemoryPlan& memory, const Machine& machine) {
+  const Doctor doctor(memory, machine);
+  if (doctor.is_well()) return {};
+  return doctor.cures();
+}
+
+}  // namespace rorqual::plan

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace rorqual::plan {
+namespace {
+
+constexpr int64_t kAutoStep = 1024;  // an automatic context is a multiple of this
+
+Status check_request(const model::Config& config, const PlanRequest& request) {
+  if (request.max_model_len > config.max_position_embeddings) {
+    return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
+                                                     request.max_model_len, config.max_position_embeddings));
+  }
+  if (request.engram_placement == "gpu") {
+    return Error(Code::unsupported, "--engram-placement gpu: this version has no GPU kernels",
+                 "host and disk work now; GPU placement comes with the GPU backend");
+  }
+  if (request.engram_placement != "auto" && request.engram_placement != "host" &&
+      request.engram_placement != "disk") {
+    return Error(Code::invalid_argument, fmt::format("--engram-placement '{}': expected auto, host or disk",
+                                                     request.engram_placement));
+  }
+  return Ok();
+}
+
+MemorySettings settings_of(const Machine& machine, const PlanRequest& request) {
+  MemorySettings settings;
+  settings.numerics = request.numerics;
+  settings.max_num_seqs = std::max<int64_t>(request.max_num_seqs, 1);
+  settings.max_num_batched_tokens = std::max<int64_t>(request.max_num_batched_tokens, 1);
+  settings.max_logit_rows = request.max_logit_rows;
+  settings.threads = std::max(request.threads > 0 ? request.threads : machine.threads, 1);
+  settings.with_drafts = request.with_drafts;
+  settings.head_fp8 = request.head_fp8;
+  settings.engram_on_disk = request.engram_placement == "disk";
+  return settings;
+}
+
+/// Tries settings in the order of preference and keeps the first that fit; else the first of all.
+class Chooser {
+ public:
+  Chooser(const model::Config& config, const Machine& machine) : config_(config), machine_(machine) {}
+
+  bool fits(const MemorySettings& settings) const {
+    return place_on_cpu(plan_memory(config_, settings), machine_).fits();
+  }
+
+  /// The longest context in [least, most] that fits, in steps of kAutoStep; 0 if none does.
+  int64_t longest_context(MemorySettings settings, int64_t least, int64_t most) const {
+    settings.max_model_len = most;
+    if (fits(settings)) return most;
+    settings.max_model_len = least;
+    if (least >= most || !fits(settings)) return 0;
+    int64_t low = least / kAutoStep, high = (most + kAutoStep - 1) / kAutoStep;  // low fits, high does not
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      settings.max_model_len = middle * kAutoStep;
+      (fits(settings) ? low : high) = middle;
+    }
+    return low * kAutoStep;
+  }
+
+ private:
+  const model::Config& config_;
+  const Machine& machine_;
+};
+
+MemorySettings choose(const model::Config& config, const Machine& machine, const PlanRequest& request) {
+  const Chooser chooser(config, machine);
+  MemorySettings settings = settings_of(machine, request);
+  const bool is_auto_length = request.max_model_len == 0;
+  const int64_t most =
+      is_auto_length ? std::min(config.max_position_embeddings, kDefaultMaxModelLen) : request.max_model_len;
+  settings.max_model_len = most;
+  if (chooser.fits(settings)) return settings;
+  MemorySettings relaxed = settings;
+  if (request.engram_placement == "auto" && !config.engram_layer_ids.empty()) {
+    relaxed.engram_on_disk = true;
+    if (chooser.fits(relaxed)) return relaxed;
+  }
+  if (is_auto_length) {
+    const int64_t length = chooser.longest_context(relaxed, std::min(kLeastAutoModelLen, most), most);
+    if (length > 0) {
+      relaxed.max_model_len = length;
+      return relaxed;
+    }
+  }
+  return relaxed;  // does not fit: show the smaller of the automatic choices
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const model::Config& config, const Machine& machine, const PlanRequest& request) {
+  RORQUAL_TRY(check_request(config, request));
+  Plan plan;
+  plan.request = request;
+  plan.machine = machine;
+  plan.memory = plan_memory(config, choose(config, machine, request));
+  plan.now = place_on_cpu(plan.memory, machine);
+  if (!machine.gpus.empty()) {
+    // GPU placements decide about the tables themselves.
+    MemorySettings settings = plan.memory.settings;
+    settings.engram_on_disk = request.engram_placement == "disk";
+    Placement gpus = place_on_gpus(plan_memory(config, settings), machine);
+    if (gpus.fits()) plan.later = std::move(gpus);
+  }
+  if (!plan.later && !plan.now.fits()) {
+    Placement disk = place_experts_on_disk(plan.memory, machine);
+    if (disk.fits()) plan.later = std::move(disk);
+  }
+  if (!plan.now.fits()) plan.cures = find_cures(plan.memory, machine);
+  return plan;
+}
+
+Status check_plan(const Plan& plan) {
+  if (plan.fits()) return Ok();
+  const TierUse& ram = plan.now.of(Tier::ram);
+  std::string hint;
+  for (const Cure& cure : plan.cures) {
+    if (!hint.empty()) hint += "; or ";
+    hint += cure.change;
+    if (cure.saved_bytes > 0) hint += fmt::format(" saves {}", format_bytes(cure.saved_bytes));
+    hint += cure.short_bytes > 0 ? fmt::format(": still {} short", format_bytes(cure.short_bytes)) : ": fits";
+  }
+  const std::string limit =
+      plan.machine.cgroup_limit_bytes > 0
+          ? fmt::format(" (cgroup limit {})", format_bytes(plan.machine.cgroup_limit_bytes))
+          : "";
+  return Error(Code::out_of_memory,
+               fmt::format("model '{}' needs {} of memory, {} can be used{}", plan.request.model,
+                           format_bytes(ram.needed_bytes), format_bytes(ram.available_bytes), limit),
+               hint);
+}
+
+}  // namespace rorqual::plan
