@@ -26,6 +26,9 @@ class Pcg64 {
 
 inline constexpr int kBootstrapRounds = 20000;
 
+/// numpy.mean of one row: its order of addition. `values` must not be empty.
+double mean(std::span<const double> values);
+
 /// Means of `rounds` resamples of `values` (with replacement), in drawn order: integers(0, W, (B, W)), seed
 /// 0.
 std::vector<double> bootstrap_means(std::span<const double> values, int rounds = kBootstrapRounds,

@@ -26,7 +26,24 @@ struct CompareOptions {
   std::vector<const Dump*> also;  // further runs whose top-K ids cut S (paired comparisons)
   const LogitRows* reference_logits = nullptr;
   const LogitRows* candidate_logits = nullptr;
+  const LogitRows* second_logits = nullptr;  // compare_paired: those of B
 };
+
+/// "both", "candidate" or "full".
+std::string_view id_set_name(IdSet id_set);
+
+/// KL over some ids and one bucket for all others, each clipped to at least 1e-12; a lower bound of the
+/// whole.
+struct Bound {
+  double kl = 0;    // nats; not clamped at 0
+  double mass = 0;  // Σ p over the ids
+};
+
+/// `log_p` and `log_q`: natural-log probabilities of the same ids, in the same order.
+Bound kl_bound(std::span<const double> log_p, std::span<const double> log_q);
+
+/// Σ p (ln p - ln q) over the whole vocabulary, log-softmax in F64. Rows of raw logits of equal size.
+double exact_kl(std::span<const float> reference, std::span<const float> candidate);
 
 /// Per position, F64.
 struct Positions {
@@ -50,6 +67,7 @@ struct Summary {
   double common_mass_median = 0, common_mass_p1 = 0, common_mass_min = 0;
   int64_t overshoot_reference = 0, overshoot_candidate = 0;  // rows with Σ exp(lp) > 1 + 1e-4
   std::vector<double> window_means;
+  double position_mean_kl = 0;  // plain mean of all positions; differs from mean_kl when windows differ
 };
 
 struct Comparison {
