@@ -61,6 +61,7 @@ struct SamplingFields {
   bool logprobs = false;
   std::optional<int32_t> top_logprobs;     // chat; completions: number of alternatives (`logprobs: k`)
   std::optional<int32_t> prompt_logprobs;  // -1 = whole vocabulary
+  int64_t prompt_logprobs_begin = 1;       // our own: first prompt token to score
   std::vector<int32_t> logprob_token_ids;
   bool skip_special_tokens = true;
   int32_t priority = 0;

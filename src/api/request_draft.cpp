@@ -195,6 +195,7 @@ void read_extensions(BodyReader& reader, const Json& body, const ApiPolicy& poli
   sampling.return_tokens_as_token_ids = reader.boolean_or(body, "return_tokens_as_token_ids", false);
   const auto prompt_logprobs = reader.integer(body, "prompt_logprobs", -1, INT32_MAX);
   if (prompt_logprobs) sampling.prompt_logprobs = static_cast<int32_t>(*prompt_logprobs);
+  sampling.prompt_logprobs_begin = reader.integer(body, "prompt_logprobs_begin", 1, INT32_MAX).value_or(1);
   read_logit_bias(reader, body, sampling);
 }
 

@@ -100,6 +100,8 @@ std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan
         request.sampling.prompt_logprobs = engine_logprobs(*fields.prompt_logprobs, backend);
       if (fields.logprobs && plan.request.echo) {
         request.sampling.prompt_logprobs = std::max(request.sampling.prompt_logprobs, top);
+      } else {
+        request.sampling.prompt_logprobs_begin = fields.prompt_logprobs_begin;
       }
       requests.push_back(std::move(request));
     }

@@ -114,10 +114,16 @@ void handle_ready(const Service& service, const std::shared_ptr<Exchange>& excha
 
 void handle_version(const Service& service, const std::shared_ptr<Exchange>& exchange) {
   JsonWriter json;
-  json.begin_object()
-      .field("version", service.options.version)
-      .field("commit", service.options.commit)
-      .end_object();
+  json.begin_object().field("version", service.options.version).field("commit", service.options.commit);
+  if (service.is_attached()) {
+    const runtime::EngineInfo& engine = service.backend().engine.info();
+    json.field("model", engine.model_name)
+        .field("numerics", engine.numerics)
+        .field("kernels", engine.kernels);
+    json.field("switches", engine.switches).field("vocab_size", engine.vocab_size);
+    json.field("eos_token_id", int64_t{engine.eos_token_id}).field("max_model_len", engine.max_model_len);
+  }
+  json.end_object();
   exchange->respond(json_response(json));
 }
 

@@ -10,6 +10,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -21,17 +23,17 @@ namespace http = boost::beast::http;
 namespace {
 
 constexpr int kPoll_ms = 100;
-constexpr uint64_t kMaxBodyBytes = uint64_t{256} << 20;
 constexpr size_t kReadBytes = 16384;
 
 /// What Beast needs of a stream, with a look at the stop flag while nothing arrives.
 class PolledSocket {
  public:
-  explicit PolledSocket(asio::io_context& context, const std::atomic<bool>* stop)
-      : socket(context), stop_(stop) {}
+  explicit PolledSocket(asio::io_context& context, const std::atomic<bool>* stop, double timeout_s)
+      : socket(context), stop_(stop), timeout_s_(timeout_s) {}
 
   template <class Buffers>
   size_t read_some(const Buffers& buffers, beast::error_code& error) {
+    const auto begin = std::chrono::steady_clock::now();
     while (true) {
       if (stop_ != nullptr && *stop_) {
         error = asio::error::operation_aborted;
@@ -39,6 +41,12 @@ class PolledSocket {
       }
       pollfd entry{socket.native_handle(), POLLIN, 0};
       if (poll(&entry, 1, kPoll_ms) > 0) return socket.read_some(buffers, error);
+      const double silence_s =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      if (timeout_s_ > 0 && silence_s > timeout_s_) {
+        error = asio::error::timed_out;
+        return 0;
+      }
     }
   }
 
@@ -64,6 +72,7 @@ class PolledSocket {
 
  private:
   const std::atomic<bool>* stop_;
+  double timeout_s_;
 };
 
 Code code_of_status(unsigned status) {
@@ -123,8 +132,9 @@ class EventLines {
 /// One request and its answer.
 class HttpCall {
  public:
-  explicit HttpCall(const HttpClient& client) : client_(client), stream_(context_, client.stop_) {
-    parser_.body_limit(kMaxBodyBytes);
+  explicit HttpCall(const HttpClient& client)
+      : client_(client), stream_(context_, client.stop_, client.timeout_s_) {
+    parser_.body_limit(static_cast<uint64_t>(client.body_limit_bytes_));
   }
 
   Status send(http::verb verb, const std::string& path, const std::string& body) {
@@ -168,16 +178,26 @@ class HttpCall {
     return Ok();
   }
 
-  Result<std::string> whole_body() {
-    std::string body;
+  Result<HttpAnswer> answer() {
+    HttpAnswer answer;
     RORQUAL_TRY(read_body([&](std::string_view bytes) -> Result<bool> {
-      body += bytes;
+      answer.body += bytes;
       return true;
     }));
-    const auto status = parser_.get().result_int();
-    if (status / 100 == 2) return body;
-    return Error(code_of_status(status),
-                 fmt::format("{} answered {}: {}", client_.url_, status, message_of(body)));
+    answer.status = parser_.get().result_int();
+    const std::string header(parser_.get()[http::field::retry_after]);
+    if (!header.empty()) {
+      char* end = nullptr;
+      const double seconds = std::strtod(header.c_str(), &end);
+      if (end != header.c_str() && *end == 0 && seconds >= 0) answer.retry_after_s = seconds;
+    }
+    return answer;
+  }
+
+  Result<std::string> whole_body() {
+    RORQUAL_TRY_ASSIGN(HttpAnswer whole, answer());
+    if (whole.status / 100 != 2) return client_.error_of(whole);
+    return std::move(whole.body);
   }
 
   bool is_success() const { return parser_.get().result_int() / 100 == 2; }
@@ -185,6 +205,14 @@ class HttpCall {
  private:
   Error failed(const beast::error_code& error) const {
     if (error == asio::error::operation_aborted) return {Code::cancelled, "interrupted"};
+    if (error == asio::error::timed_out) {
+      return {Code::deadline, fmt::format("{} was silent for {:.0f} s", client_.url_, client_.timeout_s_),
+              "raise --timeout"};
+    }
+    if (error == http::error::body_limit) {
+      return {Code::corrupt_data, fmt::format("the answer of {} is larger than {} bytes", client_.url_,
+                                              client_.body_limit_bytes_)};
+    }
     return {Code::unavailable, fmt::format("connection to {} broke: {}", client_.url_, error.message())};
   }
 
@@ -233,6 +261,23 @@ Result<std::string> HttpClient::get(const std::string& path) const {
   HttpCall call(*this);
   RORQUAL_TRY(call.send(http::verb::get, path, {}));
   return call.whole_body();
+}
+
+HttpClient HttpClient::with_stop(const std::atomic<bool>* stop) const {
+  HttpClient other = *this;
+  other.stop_ = stop;
+  return other;
+}
+
+Result<HttpAnswer> HttpClient::post(const std::string& path, const std::string& body) const {
+  HttpCall call(*this);
+  RORQUAL_TRY(call.send(http::verb::post, path, body));
+  return call.answer();
+}
+
+Error HttpClient::error_of(const HttpAnswer& answer) const {
+  return {code_of_status(answer.status),
+          fmt::format("{} answered {}: {}", url_, answer.status, message_of(answer.body))};
 }
 
 Status HttpClient::post_events(const std::string& path, const std::string& body,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP client for OpenAI-compatible servers: GET, and POST with a stream of server-sent events.
+// A small HTTP client for OpenAI-compatible servers: GET, POST, and POST with a stream of server-sent events.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,7 +13,14 @@
 
 namespace rorqual::tools {
 
-/// One connection per call. One thread.
+/// Any answer of a server, also a refusal.
+struct HttpAnswer {
+  unsigned status = 0;
+  std::string body;
+  std::optional<double> retry_after_s;  // Retry-After, if it is a number
+};
+
+/// One connection per call. Calls of several threads do not disturb each other.
 class HttpClient {
  public:
   /// `url` is http://host[:port][/prefix]; a trailing /v1 is accepted. `stop`, if not null, ends a running
@@ -22,6 +31,22 @@ class HttpClient {
   /// Body of the answer. Errors: unavailable (no connection), and by status what the server's error object
   /// says.
   Result<std::string> get(const std::string& path) const;
+
+  /// The answer, whatever its status. Errors: unavailable (no connection, or it broke), deadline, cancelled,
+  /// corrupt_data (body over the limit).
+  Result<HttpAnswer> post(const std::string& path, const std::string& body) const;
+
+  /// What an answer with a status other than 2xx means: the server's own message under our code.
+  Error error_of(const HttpAnswer& answer) const;
+
+  /// A call ends with `deadline` when nothing arrives for so long. 0 = never.
+  void set_timeout(double seconds) { timeout_s_ = seconds; }
+
+  /// The same client with another stop flag.
+  HttpClient with_stop(const std::atomic<bool>* stop) const;
+
+  /// Largest body of an answer; 256 MiB unless set.
+  void set_body_limit(int64_t bytes) { body_limit_bytes_ = bytes; }
 
   /// Calls `on_data` with the data of each event until the end or "[DONE]". Errors as get().
   Status post_events(const std::string& path, const std::string& body,
@@ -34,6 +59,8 @@ class HttpClient {
 
   std::string url_, host_, port_, prefix_, api_key_;
   const std::atomic<bool>* stop_ = nullptr;
+  double timeout_s_ = 0;
+  int64_t body_limit_bytes_ = int64_t{256} << 20;
 
   friend class HttpCall;
 };

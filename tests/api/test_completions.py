@@ -91,6 +91,14 @@ class Completions(ApiTest):
         rows = self.complete(prompt=ids, prompt_logprobs=0)["choices"][0]["prompt_logprobs"]
         self.assertTrue(all(len(r) == 1 for r in rows[1:]))
 
+    def test_prompt_logprobs_begin_where_asked(self):
+        prompt = {"prompt": list(range(10, 20)), "prompt_logprobs": 2, "max_tokens": 0}
+        every = self.complete(**prompt)["choices"][0]["prompt_logprobs"]
+        rows = self.complete(**prompt, prompt_logprobs_begin=6)["choices"][0]["prompt_logprobs"]
+        self.assertEqual(rows[:6], [None] * 6)
+        self.assertEqual(rows[6:], every[6:])
+        self.error("/v1/completions", {**prompt, "prompt_logprobs_begin": 0})
+
     def test_prompt_logprobs_limits(self):
         prompt = {"model": "rorqual-mini", "prompt": "one two"}
         self.assertIn("512", self.error("/v1/completions", {**prompt, "prompt_logprobs": 513})["message"])

@@ -33,7 +33,12 @@ class Routes(ApiTest):
         self.assertEqual(self.server.get("/health"), "")
         self.assertEqual(self.server.get("/ping"), "")
         self.assertEqual(json.loads(self.server.get("/ready")), {"status": "ready", "progress": 1})
-        self.assertEqual(json.loads(self.server.get("/version"))["version"], "0.0.0-test")
+        version = json.loads(self.server.get("/version"))
+        self.assertEqual(version["version"], "0.0.0-test")
+        self.assertEqual(version["eos_token_id"], 1)
+        self.assertEqual(version["max_model_len"], 16384)
+        self.assertGreater(version["vocab_size"], 0)
+        self.assertLessEqual({"model", "numerics", "kernels", "switches"}, set(version))
         self.assertEqual(json.loads(self.server.get("/load"))["server_load"], 0)
 
     def test_later_protocols_say_so(self):
