@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/nearest.h"
+#include "model/switches.h"
 #include "tools/build_info.h"
 
 namespace rorqual::cli {
@@ -175,7 +176,8 @@ std::string program_help() {
       tools::build_info().version);
   for (const auto& command : commands()) text += fmt::format("  {:<14}{}\n", command.name, command.summary);
   text +=
-      "\nrorqual COMMAND --help shows the common options, --help=all every one, --help=WORD searches.\n"
+      "\nrorqual COMMAND --help shows the common options, --help=all every one, --help=WORD searches;\n"
+      "rorqual --help=switches lists what can change results.\n"
       "Every option can also stand in the environment (RORQUAL_MAX_MODEL_LEN=32K) or in a file (--config "
       "FILE);\n"
       "the command line wins over the environment, and that over the file.\n\nvariables\n";
@@ -226,6 +228,48 @@ Result<std::string> command_help(const CommandSpec& command, std::string_view to
                fmt::format("no option of 'rorqual {}' matches '{}'{}", command.name, topic,
                            did_you_mean(nearest(word, names))),
                fmt::format("groups: {}", fmt::join(groups(command), ", ")));
+}
+
+std::string switches_markdown() {
+  std::string text =
+      "# Switches that change results\n"
+      "Generated from the registry (`src/model/switches.cpp`) by `rorqual --help=switches`; a test compares "
+      "this page "
+      "with the program.\n\n"
+      "Every option that can change what the model says is here. A lossy switch has a measured KL and passes "
+      "the gate of [fidelity.md](fidelity.md), or it does not ship. As started, all are off; "
+      "`--exact-switches` "
+      "makes sure of it (an error beside one that is on), `--fast` turns all on except those given by name. "
+      "The "
+      "switches that are on are shown at start, in `/version` and `/v1/models`, and in the record of every "
+      "capture.\n\n"
+      "## Lossy switches\n";
+  for (const auto& spec : model::switch_registry()) {
+    const auto& record = spec.record;
+    text += fmt::format(
+        "\n### --{0} {1}\n"
+        "| | |\n|---|---|\n"
+        "| default | `{2}` (no loss); `--fast` sets `{3}` |\n"
+        "| changes | {4} |\n"
+        "| known elsewhere as | {5} |\n"
+        "| since | {6} |\n"
+        "| turn it off | `--{0} {2}`, or `--exact-switches` |\n",
+        spec.option, spec.choices, spec.exact_value, spec.fast_value, spec.changes, spec.public_name,
+        spec.since);
+    text += fmt::format("| speed | {} |\n| memory | {} |\n", record.speed, record.memory);
+    text += fmt::format(
+        "\n| mean KL caused | neutral | code | agentic | panel |\n|---|---|---|---|---|\n| {} | {} | {} | {} "
+        "| {} "
+        "|\n",
+        spec.fast_value, record.kl_neutral, record.kl_code, record.kl_agentic, record.kl_panel);
+  }
+  text +=
+      "\n## Options that are not lossy\n| option | default | what it changes | cost |\n|---|---|---|---|\n";
+  for (const auto& option : model::neutral_options()) {
+    text +=
+        fmt::format("| `{}` | {} | {} | {} |\n", option.name, option.fallback, option.changes, option.cost);
+  }
+  return text;
 }
 
 std::string reference_markdown() {

@@ -23,4 +23,7 @@ Result<std::string> command_help(const CommandSpec& command, std::string_view to
 /// docs/cli.md.
 std::string reference_markdown();
 
+/// docs/switches.md, from model/switches.h.
+std::string switches_markdown();
+
 }  // namespace rorqual::cli

@@ -156,6 +156,10 @@ int run_program(const std::vector<std::string>& arguments, const Environment& en
     print(reference_markdown());
     return finish(0);
   }
+  if (first == "--help=switches") {
+    print(switches_markdown());
+    return finish(0);
+  }
   if (first == "help" && arguments.size() > 1) {
     std::vector<std::string> spelled_out(arguments.begin() + 1, arguments.end());
     spelled_out.emplace_back("--help");

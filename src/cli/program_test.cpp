@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/help.h"
+#include "cli/model_options.h"
 #include "cli/nearest.h"
 
 namespace rorqual::cli {
@@ -97,6 +98,47 @@ TEST(Help, MarkdownHasEveryOptionOfEveryCommand) {
   for (const auto& command : commands()) {
     EXPECT_THAT(text, HasSubstr("## rorqual " + std::string(command.name) + "\n"));
     for (const auto& option : command.options) EXPECT_THAT(text, HasSubstr(environment_name(option.name)));
+  }
+}
+
+TEST(SwitchOptions, EveryCommandThatOpensAModelHasEveryLossySwitchAndItsDefaultIsExact) {
+  int opening = 0;
+  for (const auto& command : commands()) {
+    if (command.find("numerics") == nullptr) continue;
+    ++opening;
+    EXPECT_NE(command.find("exact-switches"), nullptr) << command.name;
+    EXPECT_NE(command.find("fast"), nullptr) << command.name;
+    for (const auto& spec : model::switch_registry()) {
+      const auto* option = command.find(spec.option);
+      ASSERT_NE(option, nullptr) << command.name << " --" << spec.option;
+      EXPECT_EQ(option->choices, spec.choices);
+      EXPECT_EQ(option->default_value, spec.exact_value);
+    }
+  }
+  EXPECT_GE(opening, 2);
+}
+
+TEST(SwitchOptions, BecomeTheSwitchesOfTheModel) {
+  const auto* command = find_command("chat");
+  std::string offending;
+  const auto switches_of = [&](const std::vector<std::string>& arguments, const Environment& environment) {
+    return open_options(resolve(*command, arguments, environment, offending)->values);
+  };
+  EXPECT_EQ(switches_of({}, {})->switches, model::Switches{});
+  EXPECT_EQ(switches_of({"--lm-head=fp8"}, {})->switches.lm_head, model::HeadFormat::fp8);
+  EXPECT_EQ(switches_of({"--fast"}, {})->switches.lm_head, model::HeadFormat::fp8);
+  EXPECT_EQ(switches_of({"--fast", "--lm-head=bf16"}, {})->switches.lm_head, model::HeadFormat::bf16);
+  EXPECT_EQ(switches_of({}, {{"RORQUAL_LM_HEAD", "fp8"}})->switches.lm_head, model::HeadFormat::fp8);
+  EXPECT_TRUE(switches_of({"--exact-switches"}, {}).ok());
+  EXPECT_EQ(switches_of({"--exact-switches"}, {{"RORQUAL_LM_HEAD", "fp8"}}).error().code(),
+            Code::invalid_argument);
+}
+
+TEST(SwitchOptions, ThePageNamesEverySwitch) {
+  const auto page = switches_markdown();
+  for (const auto& spec : model::switch_registry()) {
+    EXPECT_THAT(page, HasSubstr("### --" + std::string(spec.option)));
+    EXPECT_THAT(page, HasSubstr(std::string(spec.public_name)));
   }
 }
 

@@ -264,6 +264,7 @@ class Binder {
     RORQUAL_CHECK(!is_converted ||
                   (format == WeightFormat::fp8_block32 && values.dtype == tensor::DType::bf16));
     const Part part = part_of(values);
+    RORQUAL_CHECK(!is_converted || part.rows.begin % 32 == 0);  // every rank cuts the same blocks
     Matrix view;
     view.format = format;
     view.rows = part.rows.end - part.rows.begin;
@@ -537,14 +538,6 @@ int64_t Weights::host_bytes() const {
 
 Result<Weights> load_weights(const format::TensorSource& source, const Config& config,
                              const WeightOptions& options, ThreadPool& pool, const LoadProgress& progress) {
-  const Range head_rows = shard_range(config.vocab_size, 1, options.shard);
-  if (options.head == HeadFormat::fp8 && head_rows.begin % 32 != 0) {
-    return Error(Code::unsupported,
-                 fmt::format("--lm-head fp8: rank {} of {} begins at row {} of the head, expected a multiple "
-                             "of 32 (the blocks of the scales)",
-                             options.shard.rank, options.shard.world, head_rows.begin),
-                 "use --lm-head bf16, or another number of ranks");
-  }
   Weights weights;
   weights.layers.resize(static_cast<size_t>(config.num_hidden_layers));
   if (options.with_drafts && config.num_stages() > 0) {

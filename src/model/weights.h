@@ -92,9 +92,9 @@ struct WeightOptions {
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
 /// Reads and packs all text-model weights. `source` must have passed check_manifest(); it must outlive the
-/// result when tables stay on disk. Errors: io, corrupt_data (E8M0 byte 255, E4M3 NaN), out_of_memory,
-/// unsupported (an FP8 head
-/// cut between blocks). Peak memory: the packed weights plus one chunk of 8 MiB per thread.
+/// result when tables stay on disk. Errors: io, corrupt_data (E8M0 byte 255, E4M3 NaN), infinity or NaN in a
+/// head that becomes FP8), out_of_memory, unsupported. Peak memory: the packed weights plus one chunk of 8
+/// MiB per thread.
 Result<Weights> load_weights(const format::TensorSource& source, const Config& config,
                              const WeightOptions& options, ThreadPool& pool, const LoadProgress& progress);
 

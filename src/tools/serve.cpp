@@ -73,6 +73,7 @@ void print_model(const OpenedEngine& opened, double seconds) {
       "load   model {}: {} in memory, {} numerics, {} kernels, context {} tokens, cache {} tokens, {:.1f} s",
       info.model_name, format_bytes(opened.host_bytes), info.numerics, info.kernels,
       format_count(info.max_model_len), format_count(opened.cache_tokens), seconds);
+  spdlog::info("load   lossy switches: {}", info.switches.empty() ? "none" : info.switches);
   if (opened.opened.is_embedded) {
     spdlog::info("load   this is the small model inside the program: a demonstration, not an assistant");
   }

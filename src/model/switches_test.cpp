@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/switches.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace rorqual::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SwitchRegistry, NamesAreUniqueAndFieldsAreFilled) {
+  std::set<std::string_view> names, public_names;
+  for (const auto& spec : switch_registry()) {
+    EXPECT_TRUE(names.insert(spec.option).second) << spec.option;
+    EXPECT_TRUE(public_names.insert(spec.public_name).second) << spec.public_name;
+    EXPECT_FALSE(spec.help.empty() || spec.changes.empty() || spec.since.empty()) << spec.option;
+    EXPECT_NE(spec.exact_value, spec.fast_value) << spec.option;
+    for (const auto value : {spec.record.kl_neutral, spec.record.kl_code, spec.record.kl_agentic,
+                             spec.record.kl_panel, spec.record.speed, spec.record.memory}) {
+      EXPECT_FALSE(value.empty()) << spec.option;
+    }
+    EXPECT_EQ(find_switch(spec.option), &spec);
+  }
+  EXPECT_EQ(find_switch("no-such-switch"), nullptr);
+}
+
+TEST(SwitchRegistry, EveryValueCanBeSetAndReadBackAndTheDefaultIsExact) {
+  for (const auto& spec : switch_registry()) {
+    EXPECT_EQ(spec.read(Switches{}), spec.exact_value) << spec.option;
+    Switches switches;
+    spec.write(switches, spec.fast_value);
+    EXPECT_EQ(spec.read(switches), spec.fast_value) << spec.option;
+    spec.write(switches, spec.exact_value);
+    EXPECT_EQ(switches, Switches{}) << spec.option;
+  }
+}
+
+TEST(SwitchRegistry, TextOfTheSwitchesThatAreOnReadsBack) {
+  EXPECT_EQ(describe_switches({}), "");
+  SwitchChoice fast;
+  fast.fast = true;
+  const Switches all = *choose_switches(fast);
+  const auto text = describe_switches(all);
+  EXPECT_THAT(text, HasSubstr("lm-head=fp8"));
+  EXPECT_EQ(*parse_switches(text), all);
+  EXPECT_EQ(*parse_switches(""), Switches{});
+  EXPECT_THAT(parse_switches("lm-head=int4").error().message(), HasSubstr("expected bf16|fp8"));
+  EXPECT_THAT(parse_switches("warp-drive=on").error().message(), HasSubstr("unknown switch 'warp-drive'"));
+  EXPECT_FALSE(parse_switches("lm-head").ok());
+}
+
+TEST(SwitchChoiceRules, AreExactByDefaultAllOnWithFastAndAnExplicitValueWinsOverFast) {
+  EXPECT_EQ(*choose_switches({}), Switches{});
+  SwitchChoice choice;
+  choice.fast = true;
+  for (const auto& spec : switch_registry()) {
+    EXPECT_EQ(spec.read(*choose_switches(choice)), spec.fast_value);
+  }
+  choice.given = {{"lm-head", "bf16"}};
+  EXPECT_EQ(choose_switches(choice)->lm_head, HeadFormat::bf16);
+  SwitchChoice single;
+  single.given = {{"lm-head", "fp8"}};
+  EXPECT_EQ(choose_switches(single)->lm_head, HeadFormat::fp8);
+}
+
+TEST(SwitchChoiceRules, RefuseExactSwitchesBesideALossyOne) {
+  SwitchChoice choice;
+  choice.exact = true;
+  EXPECT_EQ(*choose_switches(choice), Switches{});
+  choice.given = {{"lm-head", "bf16"}};
+  EXPECT_EQ(*choose_switches(choice), Switches{});
+  choice.given = {{"lm-head", "fp8"}};
+  const auto refused = choose_switches(choice);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::invalid_argument);
+  EXPECT_THAT(refused.error().message(), HasSubstr("--lm-head is fp8"));
+  choice.given.clear();
+  choice.fast = true;
+  EXPECT_FALSE(choose_switches(choice).ok());
+}
+
+}  // namespace
+}  // namespace rorqual::model
