@@ -79,10 +79,12 @@ size_t sequence_length(uint8_t lead) {
 std::optional<std::string> sign_of(const Character& character) {
   if (!character.is_valid) return fmt::format("\\x{:02X}", character.code);
   const uint32_t code = character.code;
-  if (code < 0x20) return std::string{'\xE2', '\x90', static_cast<char>(0x80 + code)};  // U+2400 + code
-  if (code == 0x7F) return "␡";
+  if (code == '\n') return "\\n";
+  if (code == '\r') return "\\r";
+  if (code == '\t') return "\\t";
+  if (code < 0x20 || code == 0x7F) return fmt::format("\\x{:02X}", code);
   const bool is_noncharacter = (code & 0xFFFE) == 0xFFFE || (code >= 0xFDD0 && code <= 0xFDEF);
-  if (is_noncharacter || contains(kInvisible, code)) return fmt::format("⟨U+{:04X}⟩", code);
+  if (is_noncharacter || contains(kInvisible, code)) return fmt::format("\\u{{{:X}}}", code);
   return std::nullopt;
 }
 

@@ -37,8 +37,8 @@ nav ul{list-style:none;display:flex;flex-wrap:wrap;gap:.3rem 1.1rem;padding:0;ma
 .scroll{overflow-x:auto;margin:.6rem 0}figure{margin:1rem 0}figure .plot{overflow-x:auto}
 figure svg{min-width:32rem}figcaption,caption{color:var(--soft);font-size:.88rem;text-align:left;padding:.2rem 0}
 table{border-collapse:collapse;font-size:.92rem}
-.data th,.data td{padding:.28rem .7rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
-.data th{white-space:nowrap;border-bottom:2px solid var(--rule)}
+.data th,.data td{padding:.28rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
+.data th{border-bottom:2px solid var(--rule)}
 .data .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .data tbody tr:hover{background:var(--box)}
 th button{all:unset;cursor:pointer}th button:focus-visible{outline:2px solid var(--link);outline-offset:2px}

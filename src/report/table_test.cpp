@@ -32,7 +32,7 @@ TEST(Table, TextWithoutHeaderHasNoHeaderLineAndNoTrailingBlanks) {
 }
 
 TEST(Table, TextKeepsEachRowOnOneLine) {
-  EXPECT_EQ(to_text({{"h"}, {}, {{"a\nb\x1B[31m\xE4"}}}), "h\na␊b␛[31m\\xE4\n");
+  EXPECT_EQ(to_text({{"h"}, {}, {{"a\nb\x1B[31m\xE4"}}}), "h\na\\nb\\x1B[31m\\xE4\n");
 }
 
 TEST(Table, ShortRowsGetEmptyCells) {
@@ -48,7 +48,7 @@ TEST(Table, MarkdownMarksAlignmentAndEscapesBars) {
             "| ------- | -----: |\n"
             "| neutral | 0.0522 |\n"
             "| code    |   11.5 |\n");
-  EXPECT_EQ(to_markdown({{"a|b"}, {}, {{"<b>\n"}}}), "| a\\|b  |\n| ----- |\n| \\<b>␊ |\n");
+  EXPECT_EQ(to_markdown({{"a|b"}, {}, {{"<b>\n"}}}), "| a\\|b    |\n| ------- |\n| \\<b>\\\\n |\n");
 }
 
 TEST(Table, CsvQuotesByRfc4180) {
