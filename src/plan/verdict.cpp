@@ -37,7 +37,7 @@ MemorySettings settings_of(const Machine& machine, const PlanRequest& request) {
   settings.max_logit_rows = request.max_logit_rows;
   settings.threads = std::max(request.threads > 0 ? request.threads : machine.threads, 1);
   settings.with_drafts = request.with_drafts;
-  settings.head_fp8 = request.head_fp8;
+  settings.head_fp8 = request.switches.lm_head == model::HeadFormat::fp8;
   settings.engram_on_disk = request.engram_placement == "disk";
   return settings;
 }
@@ -116,6 +116,18 @@ Result<Plan> make_plan(const model::Config& config, const Machine& machine, cons
   }
   if (!plan.now.fits()) plan.cures = find_cures(plan.memory, machine);
   return plan;
+}
+
+void add_speed(Plan& plan) {
+  constexpr int64_t kPrompt_tokens = 2048, kGenerate_tokens = 128;
+  plan.question.prompt_tokens =
+      std::clamp<int64_t>(plan.memory.settings.max_model_len / 2, 1, kPrompt_tokens);
+  plan.question.generate_tokens = std::min(plan.question.prompt_tokens, kGenerate_tokens);
+  plan.question.batch = 1;
+  plan.speed = predict_speed(plan.memory, plan.now.parts, plan.machine, plan.question);
+  if (plan.later) {
+    plan.later_speed = predict_speed(plan.memory, plan.later->parts, plan.machine, plan.question);
+  }
 }
 
 Status check_plan(const Plan& plan) {

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/switches.h"
 #include "plan/cures.h"
 #include "plan/machine.h"
 #include "plan/memory.h"
 #include "plan/placement.h"
+#include "plan/speed.h"
 
 namespace rorqual::plan {
 
@@ -26,7 +28,7 @@ struct PlanRequest {
   int threads = 0;                        // 0 = the machine's
   std::string engram_placement = "auto";  // auto | host | disk
   bool with_drafts = false;
-  bool head_fp8 = false;
+  model::Switches switches;
 };
 
 struct Plan {
@@ -37,6 +39,8 @@ struct Plan {
   /// What the machine could do and this version cannot: GPUs, experts on disk. Absent when `now` is the best.
   std::optional<Placement> later;
   std::vector<Cure> cures;  // at most three, when `now` does not fit
+  SpeedQuestion question;
+  SpeedEstimate speed, later_speed;  // of `now` and `later`; unknown before add_speed
 
   bool fits() const { return now.fits(); }
 
@@ -51,6 +55,10 @@ inline constexpr int64_t kLeastAutoModelLen = 4096;
 /// Errors: invalid_argument when the request is out of the config's range, unsupported for placements that
 /// this version does not have.
 Result<Plan> make_plan(const model::Config& config, const Machine& machine, const PlanRequest& request);
+
+/// Predicts the speed of both placements for one request of up to 2,048 tokens that gets 128, from the
+/// machine's rates as far as they are known.
+void add_speed(Plan& plan);
 
 /// OK, or out_of_memory with both numbers and the cures as its hint.
 Status check_plan(const Plan& plan);
