@@ -8,15 +8,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <numeric>
 #include <random>
-#include <set>
 
 #include "base/file.h"
 #include "base/sha256.h"
 #include "kl/npz.h"
+#include "kl/sample_dump.h"
 
 namespace rorqual::kl {
 namespace {
@@ -29,48 +27,7 @@ std::string temporary(const std::string& name) {
   return (folder / name).string();
 }
 
-/// A consistent capture: rows of log-probabilities of random distributions.
-Dump random_dump(uint32_t seed, const std::vector<int64_t>& window_rows, int64_t k, int64_t vocab) {
-  std::mt19937 random(seed);
-  Dump dump;
-  dump.window_rows = {0};
-  for (const int64_t rows : window_rows) dump.window_rows.push_back(dump.window_rows.back() + rows);
-  const int64_t rows = dump.window_rows.back();
-  dump.info.model =
-      "m\xc3\xb6"
-      "del";
-  dump.info.corpus = "neutral";
-  dump.info.num_windows = static_cast<int64_t>(window_rows.size());
-  dump.info.top_k = k;
-  dump.info.vocab_size = vocab;
-  dump.info.scored_positions = rows;
-  const bool equal =
-      std::all_of(window_rows.begin(), window_rows.end(), [&](int64_t n) { return n == window_rows[0]; });
-  if (equal) {
-    dump.info.context = 2 * window_rows[0];
-    dump.info.first_scored = window_rows[0];
-  }
-  std::normal_distribution<float> normal(0, 3);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::vector<double> logits(static_cast<size_t>(vocab));
-    double sum = 0;
-    for (auto& x : logits) sum += std::exp(x = static_cast<double>(normal(random)));
-    std::vector<int32_t> order(static_cast<size_t>(vocab));
-    std::iota(order.begin(), order.end(), 0);
-    std::vector<float> lps;
-    for (const double x : logits) lps.push_back(static_cast<float>(x - std::log(sum)));
-    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return std::pair(lps[static_cast<size_t>(a)], a) > std::pair(lps[static_cast<size_t>(b)], b);
-    });
-    for (int64_t i = 0; i < k; ++i) {
-      dump.top_ids.push_back(order[static_cast<size_t>(i)]);
-      dump.top_logprobs.push_back(lps[static_cast<size_t>(order[static_cast<size_t>(i)])]);
-    }
-    dump.token.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
-    dump.token_logprob.push_back(lps[static_cast<size_t>(dump.token.back())]);
-  }
-  return dump;
-}
+using sample::random_dump;
 
 void add_windows(Dump& dump, int64_t first) {
   dump.window_begin = {0};
@@ -122,6 +79,7 @@ TEST(Dumps, RoundTripThroughBothLayoutsGivesTheSameBytes) {
     SCOPED_TRACE(seed);
     Dump dump = random_dump(
         seed, seed % 2 == 0 ? std::vector<int64_t>{5, 5, 5} : std::vector<int64_t>{3, 1, 9}, 6, 40);
+    dump.info.model = "m\xc3\xb6t";
     dump.info.corpus_sha256 = std::string(64, 'a');
     dump.info.windows_sha256 = std::string(64, 'b');
     const auto first = temporary("first.npz"), middle = temporary("middle.safetensors"),
