@@ -16,6 +16,7 @@ CommandSpec tokenize_command();
 CommandSpec render_command();
 CommandSpec parse_command();
 CommandSpec check_command();
+CommandSpec plan_command();
 CommandSpec doctor_command();
 CommandSpec completion_command();
 CommandSpec version_command();
