@@ -33,7 +33,7 @@ CommandSpec doctor_command() {
       .options = {{.name = "measure",
                    .kind = OptionKind::flag,
                    .group = "measures",
-                   .help = "measure read bandwidth and multiply-add rate (about two seconds)",
+                   .help = "measure memory, arithmetic, kernels and disk (below ten seconds)",
                    .default_value = "on",
                    .is_common = true},
                   {.name = "threads",
@@ -44,11 +44,18 @@ CommandSpec doctor_command() {
                    .default_value = "0",
                    .min = 0,
                    .max = 4096,
+                   .is_common = true},
+                  {.name = "disk",
+                   .kind = OptionKind::path,
+                   .group = "measures",
+                   .help = "model folder or file whose disk is measured; default: a temporary file of 256 MiB here",
+                   .value_name = "PATH",
                    .is_common = true}},
       .run = [](const Values& values) {
         return tools::run_doctor({.as_json = values.flag("json"),
                                   .measure = values.flag("measure"),
-                                  .threads = static_cast<int>(values.integer("threads"))});
+                                  .threads = static_cast<int>(values.integer("threads")),
+                                  .disk = values.text("disk")});
       }};
 }
 

@@ -19,14 +19,18 @@
 #include "base/thread_pool.h"
 #include "base/units.h"
 #include "kernels/kernels.h"
+#include "tools/disk_measure.h"
 #include "tools/kernel_self_test.h"
 #include "tools/machine_measure.h"
+#include "tools/measured_machine.h"
 #include "tools/version.h"
 
 namespace rorqual::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kNodeReadBytes = int64_t{256} << 20;
 
 /// First line of a small system file, empty if there is none.
 std::string system_line(const std::string& path) {
@@ -116,16 +120,69 @@ Json kernels_json() {
   return {{"available", available}, {"chosen", chosen == nullptr ? Json(nullptr) : Json(chosen->name)}};
 }
 
-Json measure_json(int threads) {
+Json rate_json(const plan::Rate& rate) {
+  return {{"value", rate.value > 0 ? Json(rate.value) : Json(nullptr)}, {"spread", rate.spread}};
+}
+
+/// Rates of the kernels and stages; names say the units.
+Json kernel_rates_json(const plan::Machine& machine) {
+  auto rows = Json::array();
+  for (const auto& rate : machine.kernels) {
+    rows.push_back({{"weights", rate.format},
+                    {"one_row_bytes_per_second", rate_json(rate.one_row)},
+                    {"four_rows_madds_per_second", rate_json(rate.few_rows)},
+                    {"many_rows_madds_per_second", rate_json(rate.many_rows)}});
+  }
+  return rows;
+}
+
+Json stage_rates_json(const plan::Machine& machine) {
+  auto rows = Json::array();
+  for (const auto& rate : machine.stages) {
+    rows.push_back({{"stage", rate.stage},
+                    {"one_row_per_second", rate_json(rate.one_row)},
+                    {"many_rows_per_second", rate_json(rate.many_rows)}});
+  }
+  return rows;
+}
+
+Json nodes_json() {
+  auto rows = Json::array();
+  for (const auto& node : measure_node_bandwidth(kNodeReadBytes)) {
+    rows.push_back(
+        {{"node", node.node}, {"threads", node.threads}, {"read_bytes_per_second", rate_json(node.read)}});
+  }
+  return rows;
+}
+
+/// The disk may be out of reach; that is told and no failure.
+Json disk_json(ThreadPool& pool, const std::string& path) {
+  const auto disk = measure_disk(pool, path);
+  if (!disk.ok()) return {{"error", disk.error().message()}};
+  return {{"path", disk->is_model ? Json(disk->path) : Json(nullptr)},
+          {"page_cache_bypassed", disk->direct},
+          {"read_bytes_per_second", rate_json(disk->sequential)},
+          {"random_4k_reads_per_second", rate_json(disk->random)}};
+}
+
+Json gpus_json() {
+  const GpuList gpus = list_gpus();
+  return {{"names", gpus.names}, {"link_bytes_per_second", nullptr}, {"note", gpus.note}};
+}
+
+Result<Json> measure_json(int threads, const std::string& disk) {
+  RORQUAL_TRY_ASSIGN(const plan::Machine machine,
+                     measure_machine(disk, threads, kernels::Numerics::reference));
   ThreadPool pool(threads);
-  // Larger than the caches, but never more than an eighth of what is free.
-  const auto size_bytes = std::min<int64_t>(int64_t{512} << 20, memory_info().available_bytes / 8);
-  const auto bandwidth = measure_read_bandwidth(pool, size_bytes);
-  const auto rate = measure_fma_rate(pool);
-  return {{"threads", threads},
-          {"read_bytes_per_second", bandwidth.value},
-          {"read_size_bytes", size_bytes},
-          {"fma_operations_per_second", rate.value}};
+  return Json{{"threads", threads},
+              {"repeats", kMeasureRepeats},
+              {"read_bytes_per_second", rate_json(machine.ram_read)},
+              {"numa_nodes", nodes_json()},
+              {"fma_operations_per_second", rate_json(measure_fma_rate(pool))},
+              {"kernels", kernel_rates_json(machine)},
+              {"stages", stage_rates_json(machine)},
+              {"disk", disk_json(pool, disk)},
+              {"gpus", gpus_json()}};
 }
 
 Json self_test_json(bool& passed) {
@@ -178,16 +235,48 @@ void print_machine(const Json& report) {
              limit_text(limits["address_space_bytes"], true));
 }
 
+/// "48.8", with "±12 %" behind it; "unknown" without a value.
+std::string rate_text(const Json& rate, double unit, const char* unit_name) {
+  if (rate["value"].is_null()) return "unknown";
+  return fmt::format("{:.1f} {} ±{:.0f} %", rate["value"].get<double>() / unit, unit_name,
+                     rate["spread"].get<double>() * 100);
+}
+
+void print_measures(const Json& measure) {
+  fmt::print("measured  medians of {} on {} threads, half their range behind ±\n",
+             measure["repeats"].get<int>(), measure["threads"].get<int>());
+  fmt::print("  memory  read {}", rate_text(measure["read_bytes_per_second"], 1e9, "GB/s"));
+  for (const auto& node : measure["numa_nodes"]) {
+    fmt::print("; node {} {}", node["node"].get<int>(),
+               rate_text(node["read_bytes_per_second"], 1e9, "GB/s"));
+  }
+  fmt::print("\n  arith.  F32 fused multiply-add {}\n",
+             rate_text(measure["fma_operations_per_second"], 1e9, "GFLOP/s"));
+  for (const auto& row : measure["kernels"]) {
+    fmt::print("  {:<7} 1 row {}; 4 rows {}; many rows {}\n", row["weights"].get<std::string>(),
+               rate_text(row["one_row_bytes_per_second"], 1e9, "GB/s"),
+               rate_text(row["four_rows_madds_per_second"], 1e9, "GMAC/s"),
+               rate_text(row["many_rows_madds_per_second"], 1e9, "GMAC/s"));
+  }
+  const auto& disk = measure["disk"];
+  if (disk.contains("error")) {
+    fmt::print("  disk    not measured: {}\n", disk["error"].get<std::string>());
+  } else {
+    fmt::print("  disk    read {}, random 4 KiB {}{}\n",
+               rate_text(disk["read_bytes_per_second"], 1e9, "GB/s"),
+               rate_text(disk["random_4k_reads_per_second"], 1e3, "k/s"),
+               disk["page_cache_bypassed"].get<bool>() ? "" : " (through the page cache)");
+  }
+  const auto& gpus = measure["gpus"];
+  fmt::print("  GPU     {}{}{}\n", joined(gpus["names"]), gpus["names"].empty() ? "" : "; ",
+             gpus["note"].get<std::string>());
+}
+
 void print_kernels(const Json& report, bool passed) {
   const auto& chosen = report["kernels"]["chosen"];
   fmt::print("kernels   {} (available: {})\n", chosen.is_null() ? "none" : chosen.get<std::string>(),
              joined(report["kernels"]["available"]));
-  if (report.contains("measure")) {
-    const auto& measure = report["measure"];
-    fmt::print("measured  read {:.1f} GB/s, fused multiply-add {:.1f} GFLOP/s on {} threads\n",
-               measure["read_bytes_per_second"].get<double>() / 1e9,
-               measure["fma_operations_per_second"].get<double>() / 1e9, measure["threads"].get<int>());
-  }
+  if (report.contains("measure")) print_measures(report["measure"]);
   for (const auto& row : report["self_test"]) {
     if (!row["equal_bits"].get<bool>()) {
       fmt::print("          {} {}: {}\n", row["tier"].get<std::string>(), row["weights"].get<std::string>(),
@@ -215,7 +304,9 @@ Status run_doctor(const DoctorOptions& options) {
       {"limits", limits_json()},
       {"kernels", kernels_json()}};
   const int threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
-  if (options.measure) report["measure"] = measure_json(threads);
+  if (options.measure) {
+    RORQUAL_TRY_ASSIGN(report["measure"], measure_json(threads, options.disk));
+  }
   bool passed = true;
   report["self_test"] = self_test_json(passed);
   report["build"] = Json::parse(build);

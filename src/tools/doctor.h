@@ -3,14 +3,17 @@
 // here.
 #pragma once
 
+#include <string>
+
 #include "base/result.h"
 
 namespace rorqual::tools {
 
 struct DoctorOptions {
   bool as_json = false;
-  bool measure = true;  // read bandwidth and multiply-add rate, about two seconds
+  bool measure = true;  // memory, arithmetic, kernels, disk: below ten seconds
   int threads = 0;      // 0 = what this process may use
+  std::string disk;     // file or model folder to read; empty = a temporary file in the working folder
 };
 
 /// Prints the report to standard output. Errors: gate when the self-test of the kernels fails.

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/measured_machine.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/check.h"
+#include "base/cpu_info.h"
+#include "tools/kernel_rates.h"
+#include "tools/machine_measure.h"
+
+namespace rorqual::tools {
+namespace {
+
+constexpr double kSampleSeconds = 0.02;
+constexpr int64_t kReadBytes = int64_t{512} << 20;
+
+/// Median over the samples of the rate that `get` names.
+template <class Get>
+plan::Rate median_of(const std::vector<RateSample>& samples, const Get& get) {
+  std::vector<double> values;
+  for (const RateSample& sample : samples) {
+    const plan::Rate& rate = get(sample);
+    if (rate.value > 0) values.push_back(rate.value);
+  }
+  return rate_of(std::move(values));
+}
+
+}  // namespace
+
+Result<RateSample> sample_rates(ThreadPool& pool, const kernels::KernelTable& table,
+                                kernels::Numerics numerics) {
+  KernelRateOptions options;
+  options.kernels = &table;
+  options.numerics = numerics;
+  options.repeats = 1;
+  options.sample_seconds = kSampleSeconds;
+  RateSample sample;
+  // Larger than the caches, but never more than an eighth of what is free.
+  const int64_t room = memory_info().available_bytes / 8;
+  options.weight_bytes = std::min(room, std::max<int64_t>(int64_t{256} << 20, 2 * cpu_info().l3_bytes));
+  sample.ram_read = measure_read_bandwidth(pool, std::min(room, kReadBytes), 1);
+  RORQUAL_TRY_ASSIGN(sample.kernels, measure_kernel_rates(pool, options));
+  RORQUAL_TRY_ASSIGN(sample.stages, measure_stage_rates(pool, options));
+  return sample;
+}
+
+void apply_samples(plan::Machine& machine, const std::vector<RateSample>& samples) {
+  RORQUAL_CHECK(!samples.empty());
+  machine.ram_read = median_of(samples, [](const RateSample& s) { return s.ram_read; });
+  machine.kernels = samples.front().kernels;
+  for (size_t i = 0; i < machine.kernels.size(); ++i) {
+    plan::KernelRate& rate = machine.kernels[i];
+    rate.one_row = median_of(samples, [&](const RateSample& s) { return s.kernels[i].one_row; });
+    rate.few_rows = median_of(samples, [&](const RateSample& s) { return s.kernels[i].few_rows; });
+    rate.many_rows = median_of(samples, [&](const RateSample& s) { return s.kernels[i].many_rows; });
+  }
+  machine.stages = samples.front().stages;
+  for (size_t i = 0; i < machine.stages.size(); ++i) {
+    plan::StageRate& rate = machine.stages[i];
+    rate.one_row = median_of(samples, [&](const RateSample& s) { return s.stages[i].one_row; });
+    rate.many_rows = median_of(samples, [&](const RateSample& s) { return s.stages[i].many_rows; });
+  }
+}
+
+Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics) {
+  const auto* table = kernels::select_kernels();
+  if (table == nullptr)
+    return Error(Code::unsupported, "no kernels for this CPU", "rorqual needs AVX2 and FMA");
+  plan::Machine machine = plan::this_machine(folder);
+  if (threads > 0) machine.threads = threads;
+  ThreadPool pool(machine.threads);
+  std::vector<RateSample> samples;
+  for (int i = 0; i < kMeasureRepeats; ++i) {
+    RORQUAL_TRY_ASSIGN(auto sample, sample_rates(pool, *table, numerics));
+    samples.push_back(std::move(sample));
+  }
+  apply_samples(machine, samples);
+  return machine;
+}
+
+}  // namespace rorqual::tools

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// This machine with all rates that `plan` predicts from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "plan/machine.h"
+
+namespace rorqual::tools {
+
+/// One pass over memory, kernels and stages: about a second, one sample of each rate.
+/// Errors: out_of_memory.
+struct RateSample {
+  plan::Rate ram_read;
+  std::vector<plan::KernelRate> kernels;
+  std::vector<plan::StageRate> stages;
+};
+
+Result<RateSample> sample_rates(ThreadPool& pool, const kernels::KernelTable& table,
+                                kernels::Numerics numerics);
+
+/// Medians of the samples, put into `machine`. At least one sample.
+void apply_samples(plan::Machine& machine, const std::vector<RateSample>& samples);
+
+/// plan::this_machine with memory, kernels and stages measured five times (`threads` 0 = the default).
+/// Takes about five seconds. Errors: out_of_memory, unsupported (no kernels for this CPU).
+Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics);
+
+}  // namespace rorqual::tools
