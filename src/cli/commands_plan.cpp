@@ -22,6 +22,7 @@ Status plan(const Values& values) {
   options.request.max_num_batched_tokens = open.max_num_batched_tokens;
   options.request.threads = open.threads;
   options.request.engram_placement = open.engram_placement;
+  options.request.cpu_experts = open.cpu_experts;
   options.request.switches = open.switches;
   options.machine = values.text("machine");
   options.as_json = values.flag("json");

@@ -136,10 +136,15 @@ Options model_options() {
       {.name = "engram-placement",
        .kind = OptionKind::choice,
        .group = "compute",
-       .help = "where the Engram tables live",
+       .help = "where the Engram tables live; gpu is planned only",
        .value_name = "PLACE",
        .default_value = "auto",
-       .choices = "auto|host|disk"}};
+       .choices = "auto|host|disk|gpu"},
+      {.name = "cpu-experts",
+       .group = "compute",
+       .help = "experts that the CPU computes: auto, all (this version computes all of them)",
+       .value_name = "WHICH",
+       .default_value = "auto"}};
   append(options, switch_options());
   return options;
 }
@@ -161,6 +166,7 @@ Result<tools::OpenOptions> open_options(const Values& values) {
   open.tokenizer = values.text("tokenizer");
   open.numerics = values.text("numerics");
   open.engram_placement = values.text("engram-placement");
+  open.cpu_experts = values.text("cpu-experts");
   open.threads = static_cast<int>(values.integer("threads"));
   if (has("kernels")) open.kernels = values.text("kernels");
   if (has("max-model-len")) open.max_model_len = values.number("max-model-len").value_or(0);

@@ -17,16 +17,8 @@ Status check_request(const model::Config& config, const PlanRequest& request) {
     return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
                                                      request.max_model_len, config.max_position_embeddings));
   }
-  if (request.engram_placement == "gpu") {
-    return Error(Code::unsupported, "--engram-placement gpu: this version has no GPU kernels",
-                 "host and disk work now; GPU placement comes with the GPU backend");
-  }
-  if (request.engram_placement != "auto" && request.engram_placement != "host" &&
-      request.engram_placement != "disk") {
-    return Error(Code::invalid_argument, fmt::format("--engram-placement '{}': expected auto, host or disk",
-                                                     request.engram_placement));
-  }
-  return Ok();
+  RORQUAL_TRY(check_cpu_experts(request.cpu_experts));
+  return check_engram_placement(request.engram_placement);
 }
 
 MemorySettings settings_of(const Machine& machine, const PlanRequest& request) {
@@ -95,6 +87,29 @@ MemorySettings choose(const model::Config& config, const Machine& machine, const
 }
 
 }  // namespace
+
+Status check_engram_placement(const std::string& placement) {
+  if (placement == "auto" || placement == "host" || placement == "disk") return Ok();
+  if (placement == "gpu") {
+    return Error(Code::unsupported, "--engram-placement gpu: this version has no GPU kernels",
+                 "host and disk work now; GPU placement comes with the GPU backend");
+  }
+  return Error(Code::invalid_argument,
+               fmt::format("--engram-placement '{}': expected auto, host or disk", placement));
+}
+
+Status check_cpu_experts(const std::string& which) {
+  if (which == "auto" || which == "all") return Ok();
+  const bool is_number = !which.empty() && which.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number || which == "none") {
+    return Error(Code::unsupported,
+                 fmt::format("--cpu-experts {}: this version computes all experts on the CPU", which),
+                 "auto and all work now; experts on a GPU come with the GPU backend, `rorqual plan` shows "
+                 "what will fit");
+  }
+  return Error(Code::invalid_argument,
+               fmt::format("--cpu-experts '{}': expected auto, all, none or a number of layers", which));
+}
 
 Result<Plan> make_plan(const model::Config& config, const Machine& machine, const PlanRequest& request) {
   RORQUAL_TRY(check_request(config, request));

@@ -27,6 +27,7 @@ struct PlanRequest {
   int64_t max_logit_rows = 256;
   int threads = 0;                        // 0 = the machine's
   std::string engram_placement = "auto";  // auto | host | disk
+  std::string cpu_experts = "auto";       // auto | all
   bool with_drafts = false;
   model::Switches switches;
 };
@@ -51,6 +52,13 @@ struct Plan {
 inline constexpr int64_t kDefaultMaxModelLen = 32768;
 /// Automatic choice does not go below this context; less must be asked for.
 inline constexpr int64_t kLeastAutoModelLen = 4096;
+
+/// auto, host and disk are fine. Errors: unsupported for gpu, invalid_argument for other words.
+Status check_engram_placement(const std::string& placement);
+
+/// auto and all are fine. Errors: unsupported for none and numbers of layers, invalid_argument for other
+/// words.
+Status check_cpu_experts(const std::string& which);
 
 /// Errors: invalid_argument when the request is out of the config's range, unsupported for placements that
 /// this version does not have.

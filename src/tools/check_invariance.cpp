@@ -278,12 +278,7 @@ Status check_model(const OpenedSource& opened, const OpenOptions& open, uint64_t
 
 Status check_invariance(const CheckInvarianceOptions& options, CheckReport& report) {
   RORQUAL_TRY_ASSIGN(const OpenedSource opened, open_source(options.open, true));
-  if (kernels::select_kernels(options.open.kernels) == nullptr) {
-    return Error(
-        Code::unsupported,
-        fmt::format("kernel tier '{}' is unknown or not supported by this CPU", options.open.kernels),
-        "`rorqual doctor` lists the tiers of this machine");
-  }
+  RORQUAL_TRY(find_kernels(options.open.kernels));
   for (const std::string numerics : {"exact", "reference"}) {
     std::vector<Case> cases = make_cases(options, opened.config.vocab_size);
     for (const kernels::KernelTable* table : kernels::available_kernels()) {

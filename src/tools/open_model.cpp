@@ -17,7 +17,6 @@
 namespace rorqual::tools {
 namespace {
 
-constexpr int64_t kDefaultMaxModelLen = 32768;
 constexpr int64_t kMaxTokenizer_bytes = int64_t{64} << 20;
 
 bool is_synthetic(const std::string& model) {
@@ -82,15 +81,12 @@ Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_opti
     opened.tokenizer = *std::move(tokenizer);
     RORQUAL_TRY(check_vocabulary(opened));
   } else if (!tokenizer_optional || tokenizer.error().code() != Code::not_found ||
-             !opened.config.engram_layer_ids.empty()) {
+             (!opened.config.engram_layer_ids.empty() && !is_synthetic(options.model))) {
     return std::move(tokenizer).error();
   }
   return opened;
 }
 
-namespace {
-
-/// The table of `tier`; if that is empty, the one that the environment asks for, or the best.
 Result<const kernels::KernelTable*> find_kernels(const std::string& tier) {
   if (const auto* table = kernels::select_kernels(tier)) return table;
   const char* forced = std::getenv("RORQUAL_CPU_ISA");
@@ -100,7 +96,45 @@ Result<const kernels::KernelTable*> find_kernels(const std::string& tier) {
                "`rorqual doctor` lists the tiers of this machine");
 }
 
+namespace {
+
+/// Engram's map of a synthetic model without a tokenizer: as many classes, spread evenly.
+std::vector<int32_t> stand_in_token_map(const model::Config& config) {
+  std::vector<int32_t> map(static_cast<size_t>(config.vocab_size));
+  for (size_t i = 0; i < map.size(); ++i) {
+    map[i] = static_cast<int32_t>(static_cast<int64_t>(i) % config.engram_compressed_vocab_size);
+  }
+  return map;
+}
+
+Status check_numerics(const OpenOptions& options) {
+  if (options.numerics == "reference" || options.numerics == "exact") return Ok{};
+  return Error(Code::invalid_argument,
+               fmt::format("--numerics '{}': expected reference or exact", options.numerics));
+}
+
 }  // namespace
+
+Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& options,
+                               const runtime::EngineOptions& engine_options) {
+  RORQUAL_TRY(check_numerics(options));
+  plan::PlanRequest request;
+  request.model = opened.name;
+  request.numerics = options.numerics == "exact" ? kernels::Numerics::exact : kernels::Numerics::reference;
+  request.max_model_len = options.max_model_len;
+  request.max_num_seqs = options.max_num_seqs;
+  request.max_num_batched_tokens = options.max_num_batched_tokens;
+  request.max_logit_rows =
+      std::max(engine_options.max_logit_rows,
+               std::min({engine_options.max_num_seqs, engine_options.max_num_batched_tokens,
+                         options.max_num_batched_tokens}));
+  request.threads = options.threads;
+  request.engram_placement = options.engram_placement;
+  request.cpu_experts = options.cpu_experts;
+  request.with_drafts = options.with_drafts;
+  request.switches = options.switches;
+  return plan::make_plan(opened.config, plan::this_machine(options.model), request);
+}
 
 Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
                                                  const model::LoadProgress& progress) {
@@ -111,25 +145,19 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
                                                  const model::Config& config,
                                                  const model::LoadProgress& progress) {
   model::ModelOptions model_options;
-  if (options.numerics != "reference" && options.numerics != "exact") {
-    return Error(Code::invalid_argument,
-                 fmt::format("--numerics '{}': expected reference or exact", options.numerics));
-  }
+  RORQUAL_TRY(check_numerics(options));
+  RORQUAL_TRY(plan::check_cpu_experts(options.cpu_experts));
+  RORQUAL_TRY(plan::check_engram_placement(options.engram_placement));
   model_options.numerics =
       options.numerics == "exact" ? kernels::Numerics::exact : kernels::Numerics::reference;
   RORQUAL_TRY_ASSIGN(model_options.kernels, find_kernels(options.kernels));
-  if (options.engram_placement != "auto" && options.engram_placement != "host" &&
-      options.engram_placement != "disk") {
-    return Error(Code::invalid_argument, fmt::format("--engram-placement '{}': expected auto, host or disk",
-                                                     options.engram_placement));
-  }
   model_options.engram_on_disk = options.engram_placement == "disk";
   model_options.num_threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
   model_options.with_drafts = options.with_drafts;
   model_options.switches = options.switches;
   const int64_t longest = config.max_position_embeddings;
   model_options.max_model_len =
-      options.max_model_len > 0 ? options.max_model_len : std::min(longest, kDefaultMaxModelLen);
+      options.max_model_len > 0 ? options.max_model_len : std::min(longest, plan::kDefaultMaxModelLen);
   if (model_options.max_model_len > longest) {
     return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
                                                      options.max_model_len, longest));
@@ -138,7 +166,8 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   model_options.max_sequences = options.max_num_seqs;
   std::vector<int32_t> token_map;
   if (!config.engram_layer_ids.empty()) {
-    token_map = text::engram_token_map(*opened.tokenizer).compressed;
+    token_map = opened.tokenizer != nullptr ? text::engram_token_map(*opened.tokenizer).compressed
+                                            : stand_in_token_map(config);
     // Embedding rows beyond the tokenizer's ids are never produced; they get the pad token's class.
     if (static_cast<int64_t>(token_map.size()) < config.vocab_size) {
       token_map.resize(static_cast<size_t>(config.vocab_size),
@@ -149,10 +178,16 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
 }
 
 Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,
-                                 const model::LoadProgress& progress) {
+                                 const model::LoadProgress& progress, const PlanShown& show_plan) {
   OpenedEngine result;
   RORQUAL_TRY_ASSIGN(result.opened, open_source(options));
-  RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, options, progress));
+  RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_engine(result.opened, options, engine_options));
+  if (show_plan) show_plan(plan);
+  RORQUAL_TRY(plan::check_plan(plan));
+  OpenOptions chosen = options;
+  chosen.max_model_len = plan.memory.settings.max_model_len;
+  chosen.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
+  RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, chosen, progress));
   result.host_bytes = model->weights().host_bytes();
   result.cache_tokens = model->blocks_total() * model->block_tokens();
   runtime::EngineInfo info;

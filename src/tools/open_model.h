@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "model/config.h"
 #include "model/model.h"
 #include "model/switches.h"
+#include "plan/verdict.h"
 #include "runtime/engine.h"
 #include "runtime/local_engine.h"
 #include "text/tokenizer.h"
@@ -24,10 +26,11 @@ struct OpenOptions {
   std::string tokenizer;  // tokenizer.json to use instead of the model's own
   std::string numerics = "reference";
   std::string kernels;                    // tier, empty = best (or RORQUAL_CPU_ISA)
-  std::string engram_placement = "auto";  // auto | host | disk
+  std::string engram_placement = "auto";  // auto | host | disk; gpu is refused
+  std::string cpu_experts = "auto";       // auto | all; none or a number of layers is refused
   model::Switches switches;               // lossy ones; all off
   int threads = 0;                        // 0 = what this process may use
-  int64_t max_model_len = 0;              // 0 = the config's, at most 32768
+  int64_t max_model_len = 0;              // 0 = the config's, at most 32768 (engines: and what fits)
   int64_t max_num_seqs = 8;
   int64_t max_num_batched_tokens = 512;
   bool with_drafts = false;
@@ -43,8 +46,18 @@ struct OpenedSource {
 };
 
 /// Errors: not_found, corrupt_data, invalid_argument (synthetic spec). A missing tokenizer is an error unless
-/// `tokenizer_optional` and the config has no Engram layers.
+/// `tokenizer_optional` and the config has no Engram layers, or the model is synthetic: then a stand-in maps
+/// token ids for Engram.
 Result<OpenedSource> open_source(const OpenOptions& options, bool tokenizer_optional = false);
+
+/// The kernel table of `tier`; if that is empty, the one that the environment asks for, or the best. Errors:
+/// unsupported.
+Result<const kernels::KernelTable*> find_kernels(const std::string& tier);
+
+/// What an engine with these options will need and get on this machine, now. Errors: invalid_argument,
+/// unsupported (placements that this version does not have); too little memory is not an error here.
+Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& options,
+                               const runtime::EngineOptions& engine_options);
 
 /// Loads the weights of `opened`, which must outlive the model (Engram tables may stay on disk).
 Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
@@ -64,7 +77,12 @@ struct OpenedEngine {
   std::unique_ptr<runtime::Engine> engine;
 };
 
+/// Called with the plan before the first weight is read, also when it does not fit.
+using PlanShown = std::function<void(const plan::Plan&)>;
+
+/// Plans, then loads. The plan chooses the context length and the place of the Engram tables where the
+/// options leave them open. Errors: out_of_memory before anything is loaded, with both numbers and the cures.
 Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,
-                                 const model::LoadProgress& progress = {});
+                                 const model::LoadProgress& progress = {}, const PlanShown& show_plan = {});
 
 }  // namespace rorqual::tools

@@ -13,6 +13,7 @@
 
 #include "base/cpu_info.h"
 #include "base/units.h"
+#include "plan/plan_text.h"
 #include "tools/build_info.h"
 #include "tools/progress_bar.h"
 #include "tools/signal_wait.h"
@@ -67,6 +68,10 @@ void print_banner(const ServeOptions& options) {
                cpu.usable_cpus, format_bytes(memory.available_bytes), format_bytes(memory.total_bytes));
 }
 
+void print_plan(const plan::Plan& plan) {
+  for (const std::string& line : plan::start_lines(plan)) spdlog::info("plan   {}", line);
+}
+
 void print_model(const OpenedEngine& opened, double seconds) {
   const auto& info = opened.engine->info();
   spdlog::info(
@@ -116,10 +121,11 @@ Status run_serve(const ServeOptions& options) {
   OpenedEngine opened;  // outlives the server, which is declared after it
   RORQUAL_TRY_ASSIGN(const auto server, server::Server::start(server_options));
   ProgressBar bar(ProgressBar::is_terminal() && options.log.format == "text" && options.log.file.empty());
-  auto loaded = open_engine(options.open, options.engine, [&](int64_t done, int64_t total) {
+  const auto show_progress = [&](int64_t done, int64_t total) {
     bar.update(done, total);
     server->set_load_progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0);
-  });
+  };
+  auto loaded = open_engine(options.open, options.engine, show_progress, print_plan);
   bar.finish();
   if (!loaded.ok()) return std::move(loaded).error();
   opened = *std::move(loaded);
