@@ -51,6 +51,7 @@ std::string render(Session& session) {
   conversation.messages = std::move(session.messages);
   conversation.thinking = session.agent.thinking;
   conversation.tool_schemas = session.agent.tool_schemas;
+  conversation.effort = session.effort;
   conversation.add_bos = false;
   conversation.add_generation_prompt = false;
   return text::render_chat(conversation).text;
@@ -76,6 +77,7 @@ std::vector<AgenticSession> agentic_sessions(std::span<const SourceFile> files, 
     while (chosen.size() < count) chosen.insert(begin + session.random.below(end - begin));
     for (const size_t index : chosen) session.workspace.emplace_back(sources[index]);
     session.package = sources[begin].package;
+    session.effort = static_cast<int32_t>(25 * (1 + session.random.below(4)));
     session.say(text::Role::system, system_prompt(kind, sources[begin], session.random));
     run_tasks(session);
     if (session.messages.size() < 3) continue;  // no task fitted these files

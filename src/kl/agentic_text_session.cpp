@@ -438,7 +438,7 @@ Step Session::excerpt(size_t file, size_t lines) {
 }
 
 void run_tasks(Session& session) {
-  const size_t count = 2 + session.random.below(2), first = session.random.below(std::size(kTasks));
+  const size_t count = 4 + session.random.below(3), first = session.random.below(std::size(kTasks));
   // A stride without a common factor with the number of tasks: no two tasks of a session are the same kind.
   constexpr size_t kStride = 5;
   for (size_t i = 0; i < count; ++i) kTasks[(first + i * kStride) % std::size(kTasks)](session);

@@ -27,6 +27,7 @@ struct Session {
   std::vector<WorkFile> workspace = {};
   std::vector<text::Message> messages = {};
   int calls = 0;
+  int32_t effort = 75;
 
   void say(text::Role role, std::string content);
 
@@ -39,7 +40,7 @@ struct Session {
   Step excerpt(size_t file, size_t lines);
 };
 
-/// Two or three tasks; those that the files do not allow are left out.
+/// Four to six tasks; those that the files do not allow are left out.
 void run_tasks(Session& session);
 
 }  // namespace rorqual::kl

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
+#include <tuple>
 #include <unordered_set>
 
 #include "base/file.h"
@@ -39,19 +41,40 @@ std::string joined(const std::string& root, std::string_view path) {
   return root.ends_with('/') ? root + std::string(path) : fmt::format("{}/{}", root, path);
 }
 
+/// The package manager's list of the package's files, if the root is a system: other packages may put files
+/// into the same folders. Empty for unpacked archives.
+std::unordered_set<std::string> listed_files(std::string_view package, const std::string& root) {
+  std::unordered_set<std::string> listed;
+  for (const std::string_view architecture : {"", ":amd64", ":arm64"}) {
+    const auto list = joined(root, fmt::format("var/lib/dpkg/info/{}{}.list", package, architecture));
+    const auto text = read_text_file(list, kMaxFileBytes);
+    if (!text.ok()) continue;
+    std::string_view rest = *text;
+    while (!rest.empty()) {
+      const auto end = std::min(rest.find('\n'), rest.size());
+      if (end > 1) listed.emplace(rest.substr(1, end - 1));  // without the leading slash
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  return listed;
+}
+
 /// Files of a part, paths ascending; empty when they are not there.
 std::vector<PackageFile> part_files(const CorpusPart& part, const std::string& root) {
   namespace fs = std::filesystem;
   std::vector<PackageFile> files;
   std::error_code error;
+  const auto listed = listed_files(part.package, root);
   const fs::path base = joined(root, part.path);
   if (fs::is_regular_file(base, error)) return {{base.string(), std::string(part.path)}};
   fs::recursive_directory_iterator entries(base, error);
   while (!error && entries != fs::recursive_directory_iterator() && files.size() < kMaxFiles) {
     const auto path = entries->path().string();
     std::error_code kind_error;
-    if (path.ends_with(part.suffix) && entries->is_regular_file(kind_error)) {
-      files.push_back({path, path.substr(base.string().size() + 1)});
+    auto relative = path.substr(base.string().size() + 1);
+    const bool is_own = listed.empty() || listed.contains(fmt::format("{}/{}", part.path, relative));
+    if (is_own && path.ends_with(part.suffix) && entries->is_regular_file(kind_error)) {
+      files.push_back({path, std::move(relative)});
     }
     entries.increment(error);
   }
@@ -61,11 +84,12 @@ std::vector<PackageFile> part_files(const CorpusPart& part, const std::string& r
 
 Error missing_packages(const std::set<std::string_view>& names, const std::string& root) {
   const auto list = fmt::format("{}", fmt::join(names, " "));
-  return Error(Code::not_found,
-               fmt::format("{} Debian packages are not below {}: {}", names.size(), root, list),
-               fmt::format("as root: apt-get install --no-install-recommends {}; without: "
-                           "scripts/corpus_packages FOLDER, then --root FOLDER",
-                           list));
+  return Error(
+      Code::not_found, fmt::format("{} Debian packages are not below {}: {}", names.size(), root, list),
+      fmt::format(
+          "as root: apt-get install --no-install-recommends {}; without: "
+          "scripts/corpus_packages FOLDER, then --root FOLDER (also where an image leaves documentation out)",
+          list));
 }
 
 /// The parts' files, or which packages are missing.
