@@ -20,6 +20,7 @@ CommandSpec kl_corpus_command();
 CommandSpec kl_capture_command();
 CommandSpec kl_panel_command();
 CommandSpec kl_agree_command();
+CommandSpec kl_report_command();
 CommandSpec plan_command();
 CommandSpec bench_latency_command();
 CommandSpec doctor_command();

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kl_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/file.h"
+#include "kl/compare.h"
+#include "kl/dump.h"
+#include "kl/full_logits.h"
+#include "kl/kl_report.h"
+#include "kl/run_record.h"
+#include "report/table.h"
+#include "tools/build_info.h"
+#include "tools/embedded_model.h"
+#include "tools/text_input.h"
+
+namespace rorqual::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Capture {
+  std::string path;
+  kl::Dump dump;
+};
+
+/// What one argument names: captures, one per corpus.
+struct CaptureSet {
+  std::string argument;
+  std::vector<Capture> captures;
+
+  const Capture* find(const std::string& corpus) const {
+    const auto found = std::find_if(captures.begin(), captures.end(), [&](const Capture& capture) {
+      return capture.dump.info.corpus == corpus;
+    });
+    return found == captures.end() ? nullptr : &*found;
+  }
+};
+
+/// Captures in a folder, sorted; of x.npz and x.safetensors only the latter, which holds more.
+Result<std::vector<std::string>> captures_in(const std::string& folder) {
+  std::set<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const auto extension = entry->path().extension();
+    if (extension == ".npz" || extension == ".safetensors") paths.insert(entry->path().string());
+  }
+  if (error) return Error(Code::io, fmt::format("cannot list folder '{}': {}", folder, error.message()));
+  std::vector<std::string> kept;
+  for (const auto& path : paths) {
+    const fs::path name(path);
+    const bool has_better = name.extension() == ".npz" &&
+                            paths.contains(fs::path(name).replace_extension(".safetensors").string());
+    if (!has_better) kept.push_back(path);
+  }
+  if (!kept.empty()) return kept;
+  return Error(Code::not_found, fmt::format("folder '{}' has no captures (.npz, .safetensors)", folder),
+               "write captures there with `rorqual kl capture`");
+}
+
+Result<CaptureSet> read_set(const std::string& argument) {
+  CaptureSet set{argument, {}};
+  std::vector<std::string> paths = {argument};
+  if (is_directory(argument)) {
+    RORQUAL_TRY_ASSIGN(paths, captures_in(argument));
+  }
+  for (const auto& path : paths) {
+    RORQUAL_TRY_ASSIGN(kl::Dump dump, kl::read_dump(path));
+    if (const auto* other = set.find(dump.info.corpus)) {
+      return Error(
+          Code::invalid_argument,
+          fmt::format("'{}' and '{}' are both captures of corpus '{}'", other->path, path, dump.info.corpus),
+          "keep one capture per corpus in a folder, or name the file");
+    }
+    set.captures.push_back({path, std::move(dump)});
+  }
+  return set;
+}
+
+/// "runs/fp8/" and "runs/fp8.npz" give "fp8".
+std::string label_of(const std::string& argument) {
+  fs::path path = fs::path(argument).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  const auto name = is_directory(argument) ? path.filename() : path.stem();
+  return name.empty() || name == "." ? argument : name.string();
+}
+
+Result<std::vector<std::string>> labels_of(const KlReportOptions& options) {
+  if (!options.labels.empty() && options.labels.size() != options.candidates.size()) {
+    return Error(
+        Code::invalid_argument,
+        fmt::format("got {} labels for {} candidates", options.labels.size(), options.candidates.size()),
+        "give --label once per candidate, in their order");
+  }
+  auto labels = options.labels;
+  if (labels.empty()) {
+    for (const auto& candidate : options.candidates) labels.push_back(label_of(candidate));
+  }
+  const std::set<std::string> different(labels.begin(), labels.end());
+  return different.size() == labels.size() ? labels : options.candidates;
+}
+
+/// Corpora that all sides have, the known ones first in their usual order.
+std::vector<std::string> shared_corpora(const CaptureSet& reference,
+                                        const std::vector<CaptureSet>& candidates) {
+  std::vector<std::string> names;
+  for (const auto& capture : reference.captures) {
+    const auto& corpus = capture.dump.info.corpus;
+    const auto missing = std::find_if(candidates.begin(), candidates.end(),
+                                      [&](const CaptureSet& set) { return set.find(corpus) == nullptr; });
+    if (missing == candidates.end()) {
+      names.push_back(corpus);
+    } else {
+      fmt::print(stderr, "warning: corpus '{}' is left out: '{}' has no capture of it\n", corpus,
+                 missing->argument);
+    }
+  }
+  const auto rank = [](const std::string& name) {
+    constexpr std::array<std::string_view, 4> kOrder = {"neutral", "code", "agentic", "panel"};
+    return std::find(kOrder.begin(), kOrder.end(), name) - kOrder.begin();
+  };
+  std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return std::pair(rank(a), a) < std::pair(rank(b), b);
+  });
+  return names;
+}
+
+std::string record_text(const kl::Dump& dump, const kl::RunRecord& record) {
+  std::vector<std::string> parts = {dump.info.model};
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (!value.empty()) parts.push_back(name + value);
+  };
+  add("SHA-256 ", record.model_sha256);
+  add("rorqual ", record.version + (record.commit.empty() ? "" : " (" + record.commit.substr(0, 12) + ")"));
+  add("engine ", record.engine);
+  add("numerics ", record.numerics);
+  add("kernels ", record.kernels);
+  add("switches ", record.switches.empty() ? "none" : record.switches);
+  add("on ", record.machine);
+  parts.push_back(fmt::format("{} threads, {} streams, speculation {}, prefix cache {}", record.threads,
+                              record.streams, record.speculation ? "on" : "off",
+                              record.prefix_cache ? "on" : "off"));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+/// How a set was made, from its sidecars: once if all captures say the same.
+Result<std::string> origin_of(const CaptureSet& set) {
+  std::vector<std::string> texts;
+  for (const auto& capture : set.captures) {
+    auto record = kl::read_run_record(capture.path);
+    if (!record.ok() && record.error().code() != Code::not_found) return std::move(record).error();
+    const auto text = record.ok() ? record_text(capture.dump, *record)
+                                  : capture.dump.info.model + "; no run record (made by another program)";
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+  }
+  return fmt::format("{} · {}", set.argument, fmt::join(texts, " | "));
+}
+
+Result<std::optional<text::Tokenizer>> tokenizer_for(const std::string& choice, const kl::DumpInfo& info) {
+  const bool is_automatic = choice.empty();
+  if (choice == "none" || (is_automatic && info.model != kEmbeddedModelName))
+    return std::optional<text::Tokenizer>();
+  auto tokenizer = load_tokenizer(choice == "embedded" ? std::string() : choice);
+  if (!tokenizer.ok()) return std::move(tokenizer).error();
+  if (tokenizer->vocab_size() > info.vocab_size) {
+    if (is_automatic) return std::optional<text::Tokenizer>();
+    return Error(Code::invalid_argument,
+                 fmt::format("tokenizer '{}' has {} tokens, the captures' vocabulary has {}", choice,
+                             tokenizer->vocab_size(), info.vocab_size),
+                 "give the tokenizer.json of the model that was captured, or --tokenizer none");
+  }
+  return std::optional<text::Tokenizer>(*std::move(tokenizer));
+}
+
+kl::IdSet id_set_of(const std::string& name) {
+  if (name == "full") return kl::IdSet::full;
+  return name == "candidate" ? kl::IdSet::candidate_top_k : kl::IdSet::both_top_k;
+}
+
+/// Full logits of a dump where the id set needs them.
+Result<std::unique_ptr<kl::LogitRows>> logits_for(const kl::Dump& dump, bool needed) {
+  if (!needed || dump.logits_path.empty()) return std::unique_ptr<kl::LogitRows>();
+  return kl::open_logits(dump);
+}
+
+/// Compares every candidate with the reference, all on the same ids.
+class CorpusComparer {
+ public:
+  CorpusComparer(kl::IdSet id_set, const kl::Dump& reference, std::vector<const kl::Dump*> candidates)
+      : id_set_(id_set), reference_(reference), candidates_(std::move(candidates)) {}
+
+  Result<kl::ReportCorpus> compare_all(const kl::Dump* floor) {
+    RORQUAL_TRY_ASSIGN(reference_logits_, logits_for(reference_, id_set_ != kl::IdSet::both_top_k));
+    kl::ReportCorpus corpus;
+    corpus.reference = &reference_;
+    if (candidates_.size() == 1) {
+      RORQUAL_TRY_ASSIGN(auto logits, logits_for(*candidates_[0], id_set_ == kl::IdSet::full));
+      RORQUAL_TRY_ASSIGN(auto comparison,
+                         kl::compare(reference_, *candidates_[0], options({}, logits.get())));
+      corpus.candidates.push_back({candidates_[0], std::move(comparison)});
+    } else {
+      RORQUAL_TRY(compare_pairs(corpus));
+    }
+    if (floor != nullptr) {
+      RORQUAL_TRY_ASSIGN(auto logits, logits_for(*floor, id_set_ == kl::IdSet::full));
+      RORQUAL_TRY_ASSIGN(auto comparison, kl::compare(reference_, *floor, options({}, logits.get())));
+      corpus.floor = std::move(comparison.summary);
+    }
+    return corpus;
+  }
+
+ private:
+  kl::CompareOptions options(std::vector<const kl::Dump*> also, const kl::LogitRows* logits) const {
+    kl::CompareOptions options;
+    options.id_set = id_set_;
+    options.also = std::move(also);
+    options.reference_logits = reference_logits_.get();
+    options.candidate_logits = logits;
+    return options;
+  }
+
+  Status compare_pairs(kl::ReportCorpus& corpus) {
+    RORQUAL_TRY_ASSIGN(const auto first_logits, logits_for(*candidates_[0], id_set_ == kl::IdSet::full));
+    corpus.candidates.resize(candidates_.size());
+    for (size_t i = 1; i < candidates_.size(); ++i) {
+      std::vector<const kl::Dump*> others;
+      for (size_t j = 1; j < candidates_.size(); ++j) {
+        if (j != i) others.push_back(candidates_[j]);
+      }
+      RORQUAL_TRY_ASSIGN(const auto logits, logits_for(*candidates_[i], id_set_ == kl::IdSet::full));
+      auto compare_options = options(std::move(others), logits.get());
+      compare_options.second_logits = first_logits.get();
+      RORQUAL_TRY_ASSIGN(auto paired,
+                         kl::compare_paired(reference_, *candidates_[i], *candidates_[0], compare_options));
+      corpus.pairs.push_back({.candidate = i,
+                              .mean_difference = paired.mean_difference,
+                              .relative_change = paired.relative_change,
+                              .probability_greater = paired.probability_a_greater,
+                              .difference_ci = paired.difference_ci,
+                              .relative_ci = paired.relative_ci});
+      corpus.candidates[i] = {candidates_[i], std::move(paired.a)};
+      if (i == 1) corpus.candidates[0] = {candidates_[0], std::move(paired.b)};
+    }
+    return Ok();
+  }
+
+  kl::IdSet id_set_;
+  const kl::Dump& reference_;
+  std::vector<const kl::Dump*> candidates_;
+  std::unique_ptr<kl::LogitRows> reference_logits_;
+};
+
+struct Loaded {
+  CaptureSet reference;
+  std::vector<CaptureSet> candidates;
+  std::optional<CaptureSet> floor;
+};
+
+Result<Loaded> load(const KlReportOptions& options) {
+  Loaded loaded;
+  RORQUAL_TRY_ASSIGN(loaded.reference, read_set(options.reference));
+  for (const auto& candidate : options.candidates) {
+    RORQUAL_TRY_ASSIGN(loaded.candidates.emplace_back(), read_set(candidate));
+  }
+  if (!options.floor.empty()) {
+    RORQUAL_TRY_ASSIGN(loaded.floor, read_set(options.floor));
+  }
+  return loaded;
+}
+
+Status add_facts(const Loaded& loaded, kl::ReportInput& input) {
+  const auto& build = build_info();
+  input.facts.emplace_back("Report by",
+                           fmt::format("rorqual {} ({}{})", build.version, build.commit.substr(0, 12),
+                                       build.dirty ? ", changed" : ""));
+  RORQUAL_TRY_ASSIGN(const std::string reference, origin_of(loaded.reference));
+  input.facts.emplace_back("Reference", reference);
+  for (size_t i = 0; i < loaded.candidates.size(); ++i) {
+    RORQUAL_TRY_ASSIGN(const std::string candidate, origin_of(loaded.candidates[i]));
+    input.facts.emplace_back("Candidate " + input.labels[i], candidate);
+  }
+  if (loaded.floor) {
+    RORQUAL_TRY_ASSIGN(const std::string floor, origin_of(*loaded.floor));
+    input.facts.emplace_back("Noise floor", floor);
+  }
+  return Ok();
+}
+
+void print_result(const KlReportOptions& options, const kl::ReportInput& input) {
+  if (options.as_json) {
+    nlohmann::ordered_json json = {{"schema", "rorqual.kl.report.written/1"}, {"out", options.out}};
+    json["corpora"] = nlohmann::ordered_json::array();
+    for (const auto& corpus : input.corpora) {
+      nlohmann::ordered_json row = {{"corpus", corpus.reference->info.corpus}};
+      for (size_t i = 0; i < input.labels.size(); ++i) {
+        const auto& summary = corpus.candidates[i].comparison.summary;
+        row["candidates"].push_back(
+            {{"name", input.labels[i]}, {"mean_kl", summary.mean_kl}, {"top1", summary.top1}});
+      }
+      json["corpora"].push_back(std::move(row));
+    }
+    fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    return;
+  }
+  report::Table table{{"corpus", "candidate", "mean KL", "top-1"},
+                      {report::Align::left, report::Align::left, report::Align::right, report::Align::right},
+                      {}};
+  for (const auto& corpus : input.corpora) {
+    for (size_t i = 0; i < input.labels.size(); ++i) {
+      const auto& summary = corpus.candidates[i].comparison.summary;
+      table.rows.push_back({corpus.reference->info.corpus, input.labels[i],
+                            fmt::format("{:.6g}", summary.mean_kl),
+                            fmt::format("{:.2f} %", 100 * summary.top1)});
+    }
+  }
+  fmt::print("{}wrote {}\n", report::to_text(table), options.out);
+}
+
+}  // namespace
+
+Status run_kl_report(const KlReportOptions& options) {
+  RORQUAL_TRY_ASSIGN(const auto loaded, load(options));
+  kl::ReportInput input;
+  input.reference_label = label_of(options.reference);
+  RORQUAL_TRY_ASSIGN(input.labels, labels_of(options));
+  input.num_worst = options.num_worst;
+  RORQUAL_TRY(add_facts(loaded, input));
+  const auto corpora = shared_corpora(loaded.reference, loaded.candidates);
+  if (corpora.empty()) {
+    return Error(Code::invalid_argument,
+                 fmt::format("no corpus of '{}' is in every candidate", options.reference),
+                 "corpora are matched by the name in the captures");
+  }
+  for (const auto& name : corpora) {
+    std::vector<const kl::Dump*> candidates;
+    for (const auto& set : loaded.candidates) candidates.push_back(&set.find(name)->dump);
+    const auto* floor = loaded.floor ? loaded.floor->find(name) : nullptr;
+    CorpusComparer comparer(id_set_of(options.id_set), loaded.reference.find(name)->dump, candidates);
+    auto corpus = comparer.compare_all(floor == nullptr ? nullptr : &floor->dump);
+    if (!corpus.ok()) return std::move(corpus).error().at(fmt::format("corpus '{}'", name));
+    input.corpora.push_back(*std::move(corpus));
+  }
+  RORQUAL_TRY_ASSIGN(const auto tokenizer,
+                     tokenizer_for(options.tokenizer, input.corpora[0].reference->info));
+  if (tokenizer) input.tokenizer = &*tokenizer;
+  RORQUAL_TRY(report::write_page(options.out, kl::kl_report(input)));
+  print_result(options, input);
+  return Ok();
+}
+
+}  // namespace rorqual::tools
