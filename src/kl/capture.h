@@ -17,12 +17,12 @@ struct CaptureOptions {
   int64_t top_k = 512;  // lowered to the vocabulary
   int64_t streams = 1;  // windows in flight; 1 with full logits, whose file is written in order
   /// Also write full logits there (.safetensors). Engines without logits: unsupported.
-  std::string logits_path;
+  std::string logits_path = {};
   /// Folder that keeps each finished window until the caller removes it, so that a capture which was killed
   /// goes on where it was. Empty = none; not used with full logits.
-  std::string parts_path;
-  std::string parts_identity;   // of model, build and place: parts of another one are not taken
-  bool discards_parts = false;  // begin anew where parts of something else lie
+  std::string parts_path = {};
+  std::string parts_identity = {};  // of model, build and place: parts of another one are not taken
+  bool discards_parts = false;      // begin anew where parts of something else lie
 };
 
 /// Rows done, rows in all.
