@@ -46,7 +46,7 @@ th[aria-sort=ascending] button::after{content:" \2191"}th[aria-sort=descending] 
 .sign{color:var(--soft);font-size:.85em}
 footer{margin-top:3rem;padding-top:.6rem;border-top:1px solid var(--rule);color:var(--soft);font-size:.85rem}
 @media (max-width:40rem){body{padding:.8rem;font-size:14px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.4rem}}
-@media print{:root{--page:#fff;--text:#000;--soft:#444;--rule:#bbb;--box:#fff;--link:#000;--good:#fff;--bad:#fff;
+@media print{details::details-content{content-visibility:visible}:root{--page:#fff;--text:#000;--soft:#444;--rule:#bbb;--box:#fff;--link:#000;--good:#fff;--bad:#fff;
 --hit:#ddd;--hit-text:#000}
 body{max-width:none;padding:0;font-size:10pt}nav{display:none}.scroll,figure .plot{overflow:visible}
 figure,tr,article{break-inside:avoid}h2,h3{break-after:avoid}figure svg{min-width:0}}

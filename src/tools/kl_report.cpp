@@ -134,35 +134,56 @@ std::vector<std::string> shared_corpora(const CaptureSet& reference,
   return names;
 }
 
-std::string record_text(const kl::Dump& dump, const kl::RunRecord& record) {
-  std::vector<std::string> parts = {dump.info.model};
-  const auto add = [&](const std::string& name, const std::string& value) {
-    if (!value.empty()) parts.push_back(name + value);
-  };
-  add("SHA-256 ", record.model_sha256);
-  add("rorqual ", record.version + (record.commit.empty() ? "" : " (" + record.commit.substr(0, 12) + ")"));
-  add("engine ", record.engine);
-  add("numerics ", record.numerics);
-  add("kernels ", record.kernels);
-  add("switches ", record.switches.empty() ? "none" : record.switches);
-  add("on ", record.machine);
-  parts.push_back(fmt::format("{} threads, {} streams, speculation {}, prefix cache {}", record.threads,
-                              record.streams, record.speculation ? "on" : "off",
-                              record.prefix_cache ? "on" : "off"));
-  return fmt::format("{}", fmt::join(parts, "; "));
+/// How a capture was made, field by field, in the order of the report's head.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+Facts facts_of(const kl::Dump& dump, const kl::RunRecord& record) {
+  const auto on_off = [](bool on) { return on ? "on" : "off"; };
+  return {{"model", dump.info.model},
+          {"model SHA-256", record.model_sha256},
+          {"program", record.version.empty() ? std::string()
+                                             : fmt::format("rorqual {} ({})", record.version, record.commit)},
+          {"engine", record.engine},
+          {"numerics", record.numerics},
+          {"kernels", record.kernels},
+          {"lossy switches", record.switches.empty() ? "none" : record.switches},
+          {"machine", record.machine},
+          {"threads", std::to_string(record.threads)},
+          {"streams", std::to_string(record.streams)},
+          {"speculation", on_off(record.speculation)},
+          {"prefix cache", on_off(record.prefix_cache)},
+          {"captured on", record.started_at.substr(0, 10)}};
 }
 
-/// How a set was made, from its sidecars: once if all captures say the same.
-Result<std::string> origin_of(const CaptureSet& set) {
-  std::vector<std::string> texts;
+/// The facts of all captures of a set; values that differ between its corpora stand side by side.
+Result<Facts> facts_of(const CaptureSet& set) {
+  Facts all;
   for (const auto& capture : set.captures) {
     auto record = kl::read_run_record(capture.path);
     if (!record.ok() && record.error().code() != Code::not_found) return std::move(record).error();
-    const auto text = record.ok() ? record_text(capture.dump, *record)
-                                  : capture.dump.info.model + "; no run record (made by another program)";
-    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+    const auto facts = record.ok() ? facts_of(capture.dump, *record)
+                                   : Facts{{"model", capture.dump.info.model}, {"run record", "none"}};
+    for (const auto& [name, value] : facts) {
+      const auto same =
+          std::find_if(all.begin(), all.end(), [&, &n = name](const auto& fact) { return fact.first == n; });
+      if (value.empty()) continue;
+      if (same == all.end()) {
+        all.emplace_back(name, value);
+      } else if (same->second.find(value) == std::string::npos) {
+        same->second += " | " + value;
+      }
+    }
   }
-  return fmt::format("{} · {}", set.argument, fmt::join(texts, " | "));
+  return all;
+}
+
+std::string joined(const Facts& facts, const Facts& without) {
+  std::string text;
+  for (const auto& fact : facts) {
+    if (std::find(without.begin(), without.end(), fact) != without.end()) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", fact.first, fact.second);
+  }
+  return text;
 }
 
 Result<std::optional<text::Tokenizer>> tokenizer_for(const std::string& choice, const kl::DumpInfo& info) {
@@ -277,20 +298,31 @@ Result<Loaded> load(const KlReportOptions& options) {
   return loaded;
 }
 
+/// What all captures have in common once, then what each set has of its own.
 Status add_facts(const Loaded& loaded, kl::ReportInput& input) {
+  std::vector<std::pair<std::string, const CaptureSet*>> sets = {{"Reference", &loaded.reference}};
+  for (size_t i = 0; i < loaded.candidates.size(); ++i)
+    sets.emplace_back("Candidate " + input.labels[i], &loaded.candidates[i]);
+  if (loaded.floor) sets.emplace_back("Noise floor", &*loaded.floor);
+  std::vector<Facts> facts;
+  for (const auto& set : sets) {
+    RORQUAL_TRY_ASSIGN(facts.emplace_back(), facts_of(*set.second));
+  }
+  Facts common;
+  for (const auto& fact : facts[0]) {
+    const bool everywhere = std::all_of(facts.begin(), facts.end(), [&](const Facts& other) {
+      return std::find(other.begin(), other.end(), fact) != other.end();
+    });
+    if (everywhere) common.push_back(fact);
+  }
   const auto& build = build_info();
   input.facts.emplace_back("Report by",
                            fmt::format("rorqual {} ({}{})", build.version, build.commit.substr(0, 12),
                                        build.dirty ? ", changed" : ""));
-  RORQUAL_TRY_ASSIGN(const std::string reference, origin_of(loaded.reference));
-  input.facts.emplace_back("Reference", reference);
-  for (size_t i = 0; i < loaded.candidates.size(); ++i) {
-    RORQUAL_TRY_ASSIGN(const std::string candidate, origin_of(loaded.candidates[i]));
-    input.facts.emplace_back("Candidate " + input.labels[i], candidate);
-  }
-  if (loaded.floor) {
-    RORQUAL_TRY_ASSIGN(const std::string floor, origin_of(*loaded.floor));
-    input.facts.emplace_back("Noise floor", floor);
+  if (!common.empty()) input.facts.emplace_back("All captures", joined(common, {}));
+  for (size_t i = 0; i < sets.size(); ++i) {
+    const auto own = joined(facts[i], common);
+    input.facts.emplace_back(sets[i].first, sets[i].second->argument + (own.empty() ? "" : " · " + own));
   }
   return Ok();
 }
