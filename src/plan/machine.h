@@ -20,9 +20,12 @@ struct Rate {
   bool measured = false;  // on this machine, now; else described or assumed
 };
 
+/// Name of the KernelRate of the attention's output products (FP8), measured as a stage.
+inline constexpr const char* kAttentionOutput = "attention output";
+
 /// How fast the CPU kernels go through weights of one format, all threads together, at real widths.
 struct KernelRate {
-  std::string format;  // "mxfp4", "fp8", "bf16", "f32"
+  std::string format;  // "mxfp4", "fp8", "bf16", "f32"; or kAttentionOutput, whose products have their own
   Rate one_row;        // bytes of weights per second with one row of activations (decode)
   Rate few_rows;       // multiply-adds per second with four rows (batched decode, sparse experts)
   Rate many_rows;      // multiply-adds per second with many rows (prefill)

@@ -15,6 +15,7 @@ namespace rorqual::plan {
 namespace {
 
 constexpr int64_t kFewRows = 4, kManyRows = 48;  // rows of KernelRate's samples
+constexpr double kStageRows = 64;                // of StageRate's many
 constexpr int64_t kAttendBlock = 64;             // entries that attention takes at a time
 constexpr int64_t kRegionsPerLayer = 20;         // parallel sections of one layer
 constexpr double kModelError = 0.07;             // of the prediction itself, when all rates are measured
@@ -55,7 +56,9 @@ const KernelRate* find_kernel(const std::vector<KernelRate>& rates, std::string_
 }
 
 double bytes_per_weight(std::string_view format) {
-  return format == "mxfp4" ? 0.5 + 1.0 / 32 : format == "fp8" ? 1.0 + 1.0 / 512 : format == "bf16" ? 2 : 4;
+  if (format == "mxfp4") return 0.5 + 1.0 / 32;
+  if (format == "fp8" || format == kAttentionOutput) return 1.0 + 1.0 / 512;
+  return format == "bf16" ? 2 : 4;
 }
 
 double divide(double amount, double rate) {
@@ -177,14 +180,9 @@ class StepClock {
   void add_attention(const StepRows& step);
   void add_stage(const char* name, std::string_view stage, const StepRows& step, double units);
   void add_overheads(const StepRows& step);
+  double output_madds(const Part& part) const;
   double unneeded_index_madds(const Part& part, const StepRows& step) const;
   double scored_share(int64_t layer, const StepRows& step) const;
-
-  int64_t stage_rows(int64_t rows) const {
-    // Many rows are shared out whole: the last round of the threads may be half empty.
-    const int64_t threads = std::max(machine_.threads, 1);
-    return rows < threads ? rows : (rows + threads - 1) / threads * threads;
-  }
 
   const MemoryPlan& plan_;
   const model::Config& config_;
@@ -235,7 +233,22 @@ void StepClock::add_cpu_part(const Part& part, const StepRows& step, double madd
       rate->one_row.value >= kKernelShareOfRam * machine_.ram_read.value * 0.999 && is_one) {
     limit = "RAM bandwidth";
   }
-  add_time(std::string(part_name(part.kind)), limit, part_seconds(part, *rate, step, madds), spread);
+  const double output = output_madds(part);
+  double seconds = part_seconds(part, *rate, step, madds - output);
+  if (output > 0) seconds += output * seconds_per_weight(*find_kernel(kernels_, kAttentionOutput), step.rows);
+  add_time(std::string(part_name(part.kind)), limit, seconds, spread);
+}
+
+/// Multiply-adds of the attention's output products in this part; 0 if they have no rate of their own.
+double StepClock::output_madds(const Part& part) const {
+  if (part.kind != PartKind::attention || part.format != "fp8") return 0;
+  const KernelRate* rate = find_kernel(kernels_, kAttentionOutput);
+  if (rate == nullptr || seconds_per_weight(*rate, 1) <= 0) return 0;
+  const int64_t rank = config_.o_groups * config_.o_lora_rank;
+  const int64_t inputs =
+      config_.num_attention_heads * config_.head_dim / std::max<int64_t>(config_.o_groups, 1);
+  const int64_t madds = config_.num_hidden_layers * rank * (inputs + config_.hidden_size);
+  return std::min(static_cast<double>(madds) * part.share, part.madds_per_token);
 }
 
 void StepClock::add_gpu_part(const Part& part, const StepRows& step, double madds) {
@@ -325,14 +338,20 @@ double StepClock::unneeded_index_madds(const Part& part, const StepRows& step) c
   return madds;
 }
 
+/// `units` of one row of the step, times what a unit of so many rows costs: straight between the two samples,
+/// even beyond.
 void StepClock::add_stage(const char* name, std::string_view stage, const StepRows& step, double units) {
   if (units <= 0) return;
   const auto found = std::find_if(stages_.begin(), stages_.end(),
                                   [&](const StageRate& rate) { return rate.stage == stage; });
-  const bool is_few = step.rows < machine_.threads || step.rows == 1;
-  const Rate rate = found == stages_.end() ? Rate{} : is_few ? found->one_row : found->many_rows;
-  if (rate.value <= 0) return miss(fmt::format("speed of the stage '{}'", stage));
-  add_time(name, "CPU", units / rate.value, rate.spread);
+  if (found == stages_.end() || found->one_row.value <= 0 || found->many_rows.value <= 0) {
+    return miss(fmt::format("speed of the stage '{}'", stage));
+  }
+  const auto rows = static_cast<double>(step.rows);
+  const double one = 1 / found->one_row.value, all = kStageRows / found->many_rows.value;
+  const double share = (rows - 1) / (kStageRows - 1);
+  const double seconds = rows <= kStageRows ? one + (all - one) * share : all * rows / kStageRows;
+  add_time(name, "CPU", units * seconds, (step.rows == 1 ? found->one_row : found->many_rows).spread);
 }
 
 /// Rows over windows and selected entries, and keys that are scored, all layers.
@@ -358,15 +377,14 @@ void StepClock::add_attention(const StepRows& step) {
       }
     }
   }
-  const double scale = static_cast<double>(stage_rows(step.rows)) / static_cast<double>(step.count);
-  add_stage("attention over entries", "attend", step, windows * scale);
-  add_stage("attention over entries", "attend_slot", step, slots * scale);
-  add_stage("index scores", "index_key", step, keys * static_cast<double>(step.sequences));
+  const auto count = static_cast<double>(step.count);
+  add_stage("attention over entries", "attend", step, windows / count);
+  add_stage("attention over entries", "attend_slot", step, slots / count);
+  add_stage("index scores", "index_key", step, keys / count);
 }
 
 void StepClock::add_overheads(const StepRows& step) {
   const auto layers = static_cast<double>(config_.num_hidden_layers);
-  const auto rows = static_cast<double>(stage_rows(step.rows));
   if (attention_tier_ == Tier::vram) {
     double seconds = kGpuLayerSeconds;
     if (machine_.gpus.size() > 1) seconds += kGpuExchangeSeconds;
@@ -374,9 +392,11 @@ void StepClock::add_overheads(const StepRows& step) {
     return add_time("launches and exchange", "latency", layers * seconds, kAssumedSpread);
   }
   add_attention(step);
-  add_stage("sublayer boundaries", "boundary", step, 2 * layers * rows);
-  add_stage("row work of layers", "layer_row", step, layers * static_cast<double>(step.rows));
-  add_stage("parallel sections", "region", step, layers * kRegionsPerLayer);
+  add_stage("sublayer boundaries", "boundary", step, 2 * layers);
+  add_stage("row work of layers", "layer_row", step, layers);
+  StepRows section = step;  // costs the same for any number of rows
+  section.rows = 1;
+  add_stage("parallel sections", "region", section, layers * kRegionsPerLayer);
 }
 
 void StepClock::add(const StepRows& step, double times) {

@@ -126,6 +126,57 @@ plan::KernelRate measure_format(ThreadPool& pool, const KernelRateOptions& optio
   return rate;
 }
 
+/// Both products of the attention's output in one stage. It is measured for itself because its first half
+/// reads rows that lie a power of two apart, which caches dislike.
+plan::KernelRate measure_attention_output(ThreadPool& pool, const KernelRateOptions& options,
+                                          const tensor::Buffer& weights, const std::vector<uint8_t>& scales) {
+  constexpr auto kFp8 = kernels::WeightFormat::fp8_block32;
+  const auto& config = model::release_config();
+  const int64_t width = config.num_attention_heads * config.head_dim;
+  const int64_t z_width = config.o_groups * config.o_lora_rank;
+  kernels::AttentionWeights attention;
+  attention.wo_a = {.format = kFp8, .rows = z_width, .cols = width / config.o_groups, .data = nullptr};
+  attention.wo_b = {.format = kFp8, .rows = config.hidden_size, .cols = z_width, .data = nullptr};
+  attention.wo_a.scales = attention.wo_b.scales = scales.data();
+  const int64_t a_bytes = kernels::packed_data_bytes(kFp8, attention.wo_a.rows, attention.wo_a.cols);
+  const int64_t b_bytes = kernels::packed_data_bytes(kFp8, attention.wo_b.rows, attention.wo_b.cols);
+  const int64_t count = weights.size_bytes() / (a_bytes + b_bytes);
+  plan::KernelRate rate;
+  rate.format = plan::kAttentionOutput;
+  if (count == 0) return rate;
+  const std::vector<float> x(static_cast<size_t>(kManyRows * width), 0.25F);
+  std::vector<float> y(static_cast<size_t>(kManyRows * config.hidden_size));
+  kernels::Scratch scratch;
+  kernels::Context ctx{&pool, &scratch, options.numerics};
+  int64_t next = 0;
+  const auto measure = [&](int64_t rows, double units) {
+    return rate_of(sample(options, units, [&] {
+      attention.wo_a.data = weights.data() + next * (a_bytes + b_bytes);
+      attention.wo_b.data = attention.wo_a.data + a_bytes;
+      next = (next + 1) % count;
+      kernels::AttentionOutputArgs args;
+      args.num_rows = rows;
+      args.shape = {.d_model = config.hidden_size,
+                    .num_heads = config.num_attention_heads,
+                    .head_dim = config.head_dim,
+                    .o_groups = config.o_groups,
+                    .o_lora_rank = config.o_lora_rank};
+      args.weights = &attention;
+      args.attended = x.data();
+      args.y = y.data();
+      options.kernels->attention_output(ctx, args);
+    }));
+  };
+  const int64_t scale_bytes = kernels::packed_scale_bytes(kFp8, attention.wo_a.rows, attention.wo_a.cols) +
+                              kernels::packed_scale_bytes(kFp8, attention.wo_b.rows, attention.wo_b.cols);
+  const auto madds = static_cast<double>(attention.wo_a.rows * attention.wo_a.cols +
+                                         attention.wo_b.rows * attention.wo_b.cols);
+  rate.one_row = measure(1, static_cast<double>(a_bytes + b_bytes + scale_bytes));
+  rate.few_rows = measure(kFewRows, madds * kFewRows);
+  rate.many_rows = measure(kManyRows, madds * kManyRows);
+  return rate;
+}
+
 }  // namespace
 
 Result<std::vector<plan::KernelRate>> measure_kernel_rates(ThreadPool& pool,
@@ -141,6 +192,7 @@ Result<std::vector<plan::KernelRate>> measure_kernel_rates(ThreadPool& pool,
   for (const auto& format : kFormats) {
     rates.push_back(measure_format(pool, options, format, weights, scales));
   }
+  rates.push_back(measure_attention_output(pool, options, weights, scales));
   return rates;
 }
 
