@@ -12,6 +12,7 @@
 #include "tools/check_forward.h"
 #include "tools/check_invariance.h"
 #include "tools/check_ops.h"
+#include "tools/check_stats.h"
 #include "tools/check_text.h"
 #include "tools/inspect.h"
 #include "tools/synthesize.h"
@@ -111,6 +112,7 @@ Status check(const Values& values) {
   open.threads = static_cast<int>(values.integer("threads"));
   open.kernels = values.text("kernels");
   if (kind == "ops") return finish_check(report, tools::check_ops(files, report), as_json);
+  if (kind == "stats") return finish_check(report, tools::check_stats(files, report), as_json);
   if (kind == "forward") {
     if (files.size() < 2) {
       return Error(Code::invalid_argument, "check forward: needs MODEL_DIR and at least one fixture",
@@ -237,7 +239,7 @@ CommandSpec check_command() {
       .name = "check",
       .summary = "run files of golden vectors and count passed and failed",
       .description =
-          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens and ops take vector files; forward "
+          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens, ops and stats take vector files; forward "
           "takes "
           "MODEL_DIR and fixtures; invariance takes a model. Ends with `N passed, M failed`; exit 1 on a "
           "failure, or if none ran.",
@@ -247,7 +249,7 @@ CommandSpec check_command() {
                    .group = "arguments",
                    .help = "what the files hold",
                    .value_name = "KIND",
-                   .choices = "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|forward|invariance",
+                   .choices = "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|forward|invariance",
                    .is_positional = true,
                    .is_required = true},
                   {.name = "files",

@@ -663,4 +663,23 @@ Result<ExternalPanel> read_external_panel(const std::string& path, int64_t top_k
   return panel;
 }
 
+Result<ExternalPanel> read_capture_or_panel(const std::string& path, int64_t top_k) {
+  const auto extension = std::filesystem::path(path).extension();
+  bool is_panel = extension == ".json" || extension == ".tsv";
+  if (extension == ".npz" || extension == ".safetensors") {  // an array that every capture has
+    RORQUAL_TRY_ASSIGN(const auto file, open_arrays(path));
+    const auto names = file->names();
+    is_panel =
+        std::find(names.begin(), names.end(), "tok_id") == names.end() &&
+        std::any_of(names.begin(), names.end(), [](const auto& name) { return name.ends_with("logits"); });
+  }
+  if (is_panel) return read_external_panel(path, top_k);
+  ExternalPanel capture;
+  RORQUAL_TRY_ASSIGN(capture.dump, read_dump(path));
+  if (!capture.dump.logits_path.empty()) {
+    RORQUAL_TRY_ASSIGN(capture.logits, open_logits(capture.dump));
+  }
+  return capture;
+}
+
 }  // namespace rorqual::kl

@@ -49,4 +49,8 @@ struct ExternalPanel {
 
 Result<ExternalPanel> read_external_panel(const std::string& path, int64_t top_k);
 
+/// A capture of ours or in the public layout, or else a panel of another program: whichever the file is.
+/// `logits` is null where there are none; `top_k` matters to panels only.
+Result<ExternalPanel> read_capture_or_panel(const std::string& path, int64_t top_k);
+
 }  // namespace rorqual::kl
