@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the linear stage of every kernel tier on a matrix of the release's width, for each weight format and
-// several numbers of rows. Prints CSV: best of several runs. Arguments: [THREADS]; default: what this process
-// may use.
+// several numbers of rows and the head stage at the release's vocabulary: best of several runs. Prints CSV.
+// Arguments: [head] [THREADS]; "head" = only the head stage (needs 4 GB); default: what this process may use.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -85,10 +85,80 @@ double seconds_per_product(const kernels::KernelTable& table, const Weights& wei
   return best;
 }
 
-int run(int threads) {
+/// The release's output head: norm and logits of `rows` rows.
+struct Head {
+  tensor::Buffer data, scales;
+  kernels::Matrix matrix;
+};
+
+constexpr int64_t kVocabulary = 129'280, kWidth = 5120;
+
+bool make_head(kernels::WeightFormat format, Head& head) {
+  const auto row_bytes = kernels::source_row_bytes(format, kWidth);
+  auto data = tensor::Buffer::allocate(kernels::packed_data_bytes(format, kVocabulary, kWidth));
+  auto packed = tensor::Buffer::allocate(
+      std::max<int64_t>(kernels::packed_scale_bytes(format, kVocabulary, kWidth), 1));
+  if (!data.ok() || !packed.ok()) return false;
+  head.data = *std::move(data);
+  head.scales = *std::move(packed);
+  std::vector<std::byte> source(static_cast<size_t>(kVocabulary * row_bytes));
+  for (size_t i = 0; i < source.size(); ++i)
+    source[i] = static_cast<std::byte>((i * 2654435761U >> 11) & 0x3B);
+  const std::vector<uint8_t> scales(
+      static_cast<size_t>(kVocabulary / kernels::kBlockCols * kWidth / kernels::kBlockCols), 120);
+  head.matrix = kernels::pack_matrix(format, kVocabulary, kWidth, source.data(), scales.data(),
+                                     head.data.data(), reinterpret_cast<uint8_t*>(head.scales.data()));
+  return true;
+}
+
+/// Best of nine runs; the head is larger than every cache.
+double seconds_per_head(const kernels::KernelTable& table, const kernels::Matrix& matrix, int64_t rows,
+                        ThreadPool& pool) {
+  const std::vector<float> hidden(static_cast<size_t>(rows * kWidth), 0.25F), norm(kWidth, 1.0F);
+  std::vector<float> logits(static_cast<size_t>(rows * kVocabulary));
+  kernels::Scratch scratch;
+  kernels::Context ctx{&pool, &scratch, kernels::Numerics::reference};
+  kernels::HeadArgs args;
+  args.num_rows = rows;
+  args.d_model = kWidth;
+  args.norm_eps = 1e-6F;
+  args.hidden = hidden.data();
+  args.norm_weight = norm.data();
+  args.head = matrix;
+  args.logits = logits.data();
+  double best = 1e30;
+  for (int i = 0; i < 9; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    table.head(ctx, args);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+bool run_heads(ThreadPool& pool, int threads) {
+  for (const auto format : {kernels::WeightFormat::bf16, kernels::WeightFormat::fp8_block32}) {
+    Head head;
+    if (!make_head(format, head)) return false;
+    const auto bytes = kernels::packed_data_bytes(format, kVocabulary, kWidth) +
+                       kernels::packed_scale_bytes(format, kVocabulary, kWidth);
+    const auto* table = kernels::select_kernels();
+    for (const int64_t rows : {1, 8}) {
+      const double seconds = seconds_per_head(*table, head.matrix, rows, pool);
+      fmt::print("head,{},{},{},{},{},{},{:.0f},{:.2f},{:.2f}\n", table->name,
+                 format == kernels::WeightFormat::bf16 ? "bf16" : "fp8", kVocabulary, kWidth, rows, threads,
+                 seconds * 1e6, static_cast<double>(bytes) / seconds / 1e9,
+                 2e-9 * static_cast<double>(rows * kVocabulary * kWidth) / seconds);
+    }
+  }
+  return true;
+}
+
+int run(int threads, bool heads_only) {
   ThreadPool pool(threads);
   const ScopedFlushToZero flush;
   fmt::print("operator,tier,weights,out,in,rows,threads,us,weight_gb_per_s,gflop_per_s\n");
+  if (!run_heads(pool, threads)) return 6;
+  if (heads_only) return 0;
   for (const auto& [format, name] : kFormats) {
     const auto weights = make_weights(format);
     if (weights.matrices.empty()) return 6;
@@ -110,6 +180,9 @@ int run(int threads) {
 }  // namespace rorqual
 
 int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
-  return rorqual::run(threads > 0 ? threads : rorqual::default_compute_threads(rorqual::cpu_info()));
+  const bool heads_only = argc > 1 && std::string_view(argv[1]) == "head";
+  const int at = heads_only ? 2 : 1;
+  const int threads = argc > at ? std::atoi(argv[at]) : 0;
+  return rorqual::run(threads > 0 ? threads : rorqual::default_compute_threads(rorqual::cpu_info()),
+                      heads_only);
 }
