@@ -129,7 +129,10 @@ def main() -> None:
     fault.add_argument("--experts", choices=sorted(LEVELS))
     fault.add_argument("--transpose-scale", metavar="PATTERN")
     options = parser.parse_args()
-    shutil.copytree(options.source, options.target)
+    options.target.mkdir(parents=True)
+    for file in options.source.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, options.target / file.name)  # without modes: the source may be read-only
     shards = Shards(options.target)
     if options.experts:
         changed = degrade_experts(shards, options.experts)
