@@ -15,6 +15,7 @@
 
 #include "base/units.h"
 #include "model/switches.h"
+#include "model/synthetic_spec.h"
 #include "plan/speed.h"
 #include "tools/machine_measure.h"
 #include "tools/measured_machine.h"
@@ -305,6 +306,7 @@ Status measure(model::Model& model, const BenchLatencyOptions& options, plan::Ma
                               times.decode_s);
   }
   apply_samples(machine, samples);
+  if (!model::is_synthetic(options.open.model)) measure_model_disk(machine, pool, options.open.model);
   measured.load_average = load_average();
   return Ok();
 }

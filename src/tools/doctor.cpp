@@ -171,8 +171,7 @@ Json gpus_json() {
 }
 
 Result<Json> measure_json(int threads, const std::string& disk) {
-  RORQUAL_TRY_ASSIGN(const plan::Machine machine,
-                     measure_machine(disk, threads, kernels::Numerics::reference));
+  RORQUAL_TRY_ASSIGN(const plan::Machine machine, measure_machine("", threads, kernels::Numerics::reference));
   ThreadPool pool(threads);
   return Json{{"threads", threads},
               {"repeats", kMeasureRepeats},

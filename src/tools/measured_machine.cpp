@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/cpu_info.h"
+#include "tools/disk_measure.h"
 #include "tools/kernel_rates.h"
 #include "tools/machine_measure.h"
 
@@ -67,6 +68,14 @@ void apply_samples(plan::Machine& machine, const std::vector<RateSample>& sample
   }
 }
 
+void measure_model_disk(plan::Machine& machine, ThreadPool& pool, const std::string& folder) {
+  if (folder.empty()) return;
+  const auto disk = measure_disk(pool, folder);
+  if (!disk.ok()) return;  // unknown
+  machine.disk_read = disk->sequential;
+  machine.disk_random = disk->random;
+}
+
 Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics) {
   const auto* table = kernels::select_kernels();
   if (table == nullptr)
@@ -83,6 +92,7 @@ Result<plan::Machine> measure_machine(const std::string& folder, int threads, ke
     samples.push_back(std::move(sample));
   }
   apply_samples(machine, samples);
+  measure_model_disk(machine, pool, folder);
   return machine;
 }
 

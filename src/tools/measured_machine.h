@@ -26,8 +26,12 @@ Result<RateSample> sample_rates(ThreadPool& pool, const kernels::KernelTable& ta
 /// Medians of the samples, put into `machine`. At least one sample.
 void apply_samples(plan::Machine& machine, const std::vector<RateSample>& samples);
 
-/// plan::this_machine with memory, kernels and stages measured five times (`threads` 0 = the default).
-/// Takes about five seconds. Errors: out_of_memory, unsupported (no kernels for this CPU).
+/// Rates of the disk that holds the model in `folder`. Unknown stays what cannot be measured, or if `folder`
+/// is empty.
+void measure_model_disk(plan::Machine& machine, ThreadPool& pool, const std::string& folder);
+
+/// plan::this_machine with memory, kernels and stages measured five times (`threads` 0 = the default), and
+/// the disk as above. Takes about five seconds. Errors: out_of_memory, unsupported (no kernels for this CPU).
 Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics);
 
 }  // namespace rorqual::tools
