@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kl compare, kl gate and kl table on small captures of the embedded model: exit codes, what is refused, JSON."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import program
+from program import ProgramTest, run
+
+TEXT = "The committee met on 3 May and agreed: def f(x): return x + 1. Всё это правда. 漢字とかな. " * 30
+
+
+class Captures(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.root = pathlib.Path(cls.folder.name)
+        (cls.root / "code.txt").write_text(TEXT, encoding="utf-8")
+        for name, options in {
+            "exact": ["--numerics", "exact"], "again": ["--numerics", "exact"], "served": [],
+            "head": ["--lm-head", "fp8"], "short": ["--windows", "2"],
+        }.items():
+            (cls.root / name).mkdir()
+            done = run("kl", "capture", "--corpus", cls.root / "code.txt", "--context", 32, "--windows", 4, "--top-k", 24,
+                       "--out", cls.root / name / "code.npz", *options)
+            assert done.returncode == 0, done.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def capture(self, name):
+        return self.root / name / "code.npz"
+
+    def gate(self, old, new, *more):
+        return run("kl", "gate", "--reference", self.root / "exact", "--old", self.root / old, "--new", self.root / new,
+                   *more)
+
+    def test_equal_captures_compare_to_zero(self):
+        done = run("kl", "compare", self.capture("exact"), self.capture("again"), "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout)
+        self.assertEqual(result["schema"], "rorqual.kl.compare/1")
+        self.assertEqual((result["mean_kl"], result["max"], result["top1"]), (0, 0, 1))
+        self.assertEqual(result["corpus"], "code")
+        self.assertEqual(result["reference"]["run"]["numerics"], "exact")
+        self.assertEqual(self.capture("exact").read_bytes(), self.capture("again").read_bytes())
+
+    def test_a_rounded_run_differs_and_splits_by_class(self):
+        done = run("kl", "compare", self.capture("exact"), self.capture("served"), "--by-class", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout)
+        self.assertGreater(result["mean_kl"], 0)
+        classes = result["classes"]
+        self.assertEqual(sum(row["positions"] for row in classes), result["positions"])
+        self.assertAlmostEqual(sum(row["kl_share"] for row in classes), 1, places=9)
+        total = sum(row["positions"] * row["mean_kl"] for row in classes)
+        self.assertAlmostEqual(total / result["positions"], result["mean_kl"], places=12)
+        self.assertIn("latin", {row["class"].lower() for row in classes})
+
+    def test_captures_of_different_settings_are_refused(self):
+        done = run("kl", "compare", self.capture("exact"), self.capture("short"))
+        self.assert_error(done, 4, "captures cannot be compared", "number of windows is 4 in the reference, 2 in the")
+
+    def test_a_capture_that_changed_after_its_record_is_refused(self):
+        changed = self.root / "changed"
+        shutil.copytree(self.root / "served", changed)
+        (changed / "code.npz").write_bytes(self.capture("head").read_bytes())
+        self.addCleanup(shutil.rmtree, changed)
+        self.assert_error(run("kl", "compare", self.capture("exact"), changed / "code.npz"), 4, "run record has")
+
+    def test_captures_made_with_a_cache_need_force(self):
+        cached = self.root / "cached"
+        shutil.copytree(self.root / "served", cached)
+        self.addCleanup(shutil.rmtree, cached)
+        record = cached / "code.npz.run.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"prefix_cache": True}))
+        arguments = ["kl", "compare", self.capture("exact"), cached / "code.npz"]
+        self.assert_error(run(*arguments), 2, "captured with the prefix cache on")
+        self.assertEqual(run(*arguments, "--force").returncode, 0)
+
+    def test_the_gate_passes_an_equal_change(self):
+        done = self.gate("exact", "again", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout)
+        self.assertEqual((result["schema"], result["verdict"]), ("rorqual.kl.gate/1", "passed"))
+        self.assertEqual(result["corpora"][0]["new_kl"], 0)
+
+    def test_the_gate_fails_with_exit_1_and_one_line(self):
+        done = self.gate("exact", "served")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: gate failed: code KL ", done.stderr)
+        self.assertIn("change: numerics exact -> reference", done.stdout)
+
+    def test_the_gate_is_undecided_on_a_noisy_pair(self):
+        done = self.gate("exact", "again", "--old-again", self.root / "served", "--json")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(json.loads(done.stdout)["verdict"], "undecided")
+        self.assertIn("gate undecided: code two runs of the old side differ", json.loads(done.stderr)["error"]["message"])
+
+    def test_a_pair_without_records_needs_force(self):
+        bare = self.root / "bare"
+        bare.mkdir()
+        self.addCleanup(shutil.rmtree, bare)
+        shutil.copy(self.capture("again"), bare)
+        self.assert_error(self.gate("exact", "bare"), 2, "has no run record")
+        forced = self.gate("exact", "bare", "--force-pair")
+        self.assertEqual(forced.returncode, 0, forced.stderr)
+        self.assertIn("taken on trust", forced.stdout)
+
+    def test_a_pair_of_two_builds_is_refused(self):
+        other = self.root / "other"
+        shutil.copytree(self.root / "again", other)
+        self.addCleanup(shutil.rmtree, other)
+        record = other / "code.npz.run.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"commit": "0123456"}))
+        self.assert_error(self.gate("exact", "other"), 2, "not a pair: the commit is")
+
+    def test_gate_without_sides_says_what_it_needs(self):
+        self.assert_error(run("kl", "gate"), 2, "needs --reference, --old and --new, or --numbers")
+        self.assert_error(run("kl", "gate", "--numbers", self.root / "none.json"), 3, "none.json")
+
+    def test_the_table_has_rows_and_columns(self):
+        done = run("kl", "table", "--reference", self.root / "exact", "--noise-floor", self.root / "again",
+                   f"Served={self.root / 'served'}", f"Both={self.capture('served')},{self.capture('head')}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual([cell.strip() for cell in lines[0].split("|")[1:-1]], ["Model", "Code"])
+        self.assertIn("| 0.0000 · 100.0% |", lines[2])
+        self.assertIn("Both, mean of 2 runs", done.stdout)
+        table = json.loads(run("kl", "table", "--reference", self.root / "exact", f"S={self.root / 'served'}",
+                               "--json").stdout)
+        self.assertEqual(table["schema"], "rorqual.kl.table/1")
+        self.assertGreater(table["rows"][0]["cells"]["code"]["mean_kl"], 0)
+        self.assert_error(run("kl", "table", "--reference", self.root / "exact", "no-equals"), 2, "expected NAME=PATH")
+
+
+if __name__ == "__main__":
+    program.main()
