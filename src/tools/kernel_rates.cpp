@@ -20,7 +20,7 @@ namespace {
 
 // w1 of three experts: few rows would leave threads idle in the last round, which a layer's experts do not.
 constexpr int64_t kMatrixRows = 3 * 2304, kMatrixCols = 5120;
-constexpr int64_t kFewRows = 4, kManyRows = 48;            // 48: rows that share one pass over the weights
+constexpr int64_t kFewRows = 4, kManyRows = 48;  // 48: rows that share one pass over the weights
 constexpr int64_t kStageRows = 64;
 constexpr int64_t kLeastWeightBytes = int64_t{256} << 20;
 constexpr int64_t kPatternPage = 1 << 20;
