@@ -474,6 +474,32 @@ Json add_corpus(report::Page& page, const ReportInput& input, const ReportCorpus
 
 }  // namespace
 
+Status add_window_ids(Dump& dump, const Corpus& corpus) {
+  std::vector<int32_t> scored, ids;
+  std::vector<int64_t> begin = {0}, first_scored, rows = {0};
+  for (const auto& window : corpus.windows) {
+    ids.insert(ids.end(), window.ids.begin(), window.ids.end());
+    scored.insert(scored.end(), window.ids.begin() + window.first_scored, window.ids.end());
+    begin.push_back(static_cast<int64_t>(ids.size()));
+    rows.push_back(static_cast<int64_t>(scored.size()));
+    first_scored.push_back(window.first_scored);
+  }
+  if (rows != dump.window_rows || scored != dump.token) {
+    const auto differs = std::mismatch(scored.begin(), scored.end(), dump.token.begin(), dump.token.end());
+    return Error(
+        Code::corrupt_data,
+        fmt::format("corpus '{}' gives {} scored tokens in {} windows, the capture has {} in {}; the first "
+                    "difference is in row {}",
+                    corpus.name, scored.size(), corpus.windows.size(), dump.token.size(),
+                    dump.window_rows.size() - 1, differs.first - scored.begin()),
+        "give the text and the tokenizer that the capture was made with");
+  }
+  dump.window_ids = std::move(ids);
+  dump.window_begin = std::move(begin);
+  dump.window_first_scored = std::move(first_scored);
+  return Ok();
+}
+
 report::Page kl_report(const ReportInput& input) {
   for (const auto& corpus : input.corpora) RORQUAL_CHECK(corpus.candidates.size() == input.labels.size());
   report::Page page(head_of(input));

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "kl/compare.h"
+#include "kl/corpus.h"
 #include "kl/dump.h"
 #include "report/page.h"
 #include "text/tokenizer.h"
@@ -44,6 +46,11 @@ struct ReportInput {
   const text::Tokenizer* tokenizer = nullptr;              // null: ids instead of text, no token classes
   int64_t num_worst = 50;
 };
+
+/// Gives a dump of the public layout the windows it was captured from, for the context before the scored
+/// positions. Error: corrupt_data when the corpus does not give the dump's scored tokens (another text or
+/// tokenizer).
+Status add_window_ids(Dump& dump, const Corpus& corpus);
 
 /// Dumps and comparisons must belong together (compare() has checked them).
 report::Page kl_report(const ReportInput& input);

@@ -191,6 +191,27 @@ TEST(KlReport, OfDamagedCapturesWarns) {
   EXPECT_THAT(kl_report(input).html(), HasSubstr("<p class=\"notice bad\">mild: stored probabilities"));
 }
 
+TEST(WindowIds, AreTakenFromACorpusThatGivesTheScoredTokens) {
+  auto dump = sample::random_dump(1, {2, 3}, 4, 30);
+  dump.token = {12, 13, 21, 22, 23};
+  Corpus corpus;
+  corpus.name = "words";
+  corpus.windows = {{.ids = {10, 11, 12, 13}, .first_scored = 2},
+                    {.ids = {20, 21, 22, 23}, .first_scored = 1}};
+  ASSERT_TRUE(add_window_ids(dump, corpus).ok());
+  EXPECT_THAT(dump.window_ids, testing::ElementsAre(10, 11, 12, 13, 20, 21, 22, 23));
+  EXPECT_THAT(dump.window_begin, testing::ElementsAre(0, 4, 8));
+  EXPECT_THAT(dump.window_first_scored, testing::ElementsAre(2, 1));
+
+  corpus.windows[1].ids[2] = 5;
+  const auto status = add_window_ids(dump, corpus);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), Code::corrupt_data);
+  EXPECT_THAT(status.error().message(), HasSubstr("the first difference is in row 3"));
+  corpus.windows.pop_back();
+  EXPECT_FALSE(add_window_ids(dump, corpus).ok());
+}
+
 TEST(KlReport, IsTheSameTwice) {
   const Sample neutral("neutral");
   ReportInput input;

@@ -28,6 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMaxCorpus_bytes = int64_t{1} << 30;
+
 struct Capture {
   std::string path;
   kl::Dump dump;
@@ -213,6 +215,37 @@ Result<std::unique_ptr<kl::LogitRows>> logits_for(const kl::Dump& dump, bool nee
   return kl::open_logits(dump);
 }
 
+/// Window ids for captures that lack them, from the texts given: matched by name, a text's is its stem.
+Status add_windows(const std::vector<std::string>& paths, const text::Tokenizer* tokenizer,
+                   CaptureSet& reference) {
+  for (const auto& path : paths) {
+    const bool is_panel = fs::path(path).extension() == ".json";
+    const auto name = is_panel ? std::string("panel") : fs::path(path).stem().string();
+    const auto capture = std::find_if(reference.captures.begin(), reference.captures.end(),
+                                      [&](const Capture& c) { return c.dump.info.corpus == name; });
+    if (capture == reference.captures.end()) {
+      return Error(Code::invalid_argument, fmt::format("--corpus '{}': '{}' has no capture of corpus '{}'",
+                                                       path, reference.argument, name));
+    }
+    auto& dump = capture->dump;
+    if (is_panel) {
+      RORQUAL_TRY_ASSIGN(const auto corpus, kl::read_panel(path));
+      RORQUAL_TRY(kl::add_window_ids(dump, corpus));
+      continue;
+    }
+    if (tokenizer == nullptr) {
+      return Error(Code::invalid_argument, fmt::format("--corpus '{}' needs a tokenizer", path),
+                   "name the captured model's with --tokenizer");
+    }
+    RORQUAL_TRY_ASSIGN(const auto text, read_text_file(path, kMaxCorpus_bytes));
+    RORQUAL_TRY_ASSIGN(const auto corpus,
+                       kl::cut_windows(*tokenizer, name, text,
+                                       {.context = dump.info.context, .max_windows = dump.info.num_windows}));
+    RORQUAL_TRY(kl::add_window_ids(dump, corpus));
+  }
+  return Ok();
+}
+
 /// Compares every candidate with the reference, all on the same ids.
 class CorpusComparer {
  public:
@@ -360,7 +393,10 @@ void print_result(const KlReportOptions& options, const kl::ReportInput& input) 
 }  // namespace
 
 Status run_kl_report(const KlReportOptions& options) {
-  RORQUAL_TRY_ASSIGN(const auto loaded, load(options));
+  RORQUAL_TRY_ASSIGN(auto loaded, load(options));
+  RORQUAL_TRY_ASSIGN(const auto tokenizer,
+                     tokenizer_for(options.tokenizer, loaded.reference.captures[0].dump.info));
+  RORQUAL_TRY(add_windows(options.corpora, tokenizer ? &*tokenizer : nullptr, loaded.reference));
   kl::ReportInput input;
   input.reference_label = label_of(options.reference);
   RORQUAL_TRY_ASSIGN(input.labels, labels_of(options));
@@ -381,8 +417,6 @@ Status run_kl_report(const KlReportOptions& options) {
     if (!corpus.ok()) return std::move(corpus).error().at(fmt::format("corpus '{}'", name));
     input.corpora.push_back(*std::move(corpus));
   }
-  RORQUAL_TRY_ASSIGN(const auto tokenizer,
-                     tokenizer_for(options.tokenizer, input.corpora[0].reference->info));
   if (tokenizer) input.tokenizer = &*tokenizer;
   RORQUAL_TRY(report::write_page(options.out, kl::kl_report(input)));
   print_result(options, input);

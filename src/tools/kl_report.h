@@ -15,9 +15,10 @@ struct KlReportOptions {
   std::vector<std::string> candidates;  // likewise, at least one
   std::vector<std::string> labels;      // names of the candidates; empty = file or folder names
   std::string floor;                    // second run of the reference; empty = none
-  std::string tokenizer;        // tokenizer.json, a model folder, "embedded" or "none"; empty = embedded
-                                // for captures of the embedded model, else none
-  std::string id_set = "both";  // both | candidate | full
+  std::string tokenizer;             // tokenizer.json, a model folder, "embedded" or "none"; empty = embedded
+                                     // for captures of the embedded model, else none
+  std::vector<std::string> corpora;  // texts or panels (.json) that captures without window ids come from
+  std::string id_set = "both";       // both | candidate | full
   std::string out = "report.html";
   int64_t num_worst = 50;
   bool as_json = false;

@@ -66,6 +66,23 @@ class KlReport(ProgramTest):
         counted = sum(candidate["histogram"]["counts"]) + candidate["histogram"]["below"]
         self.assertEqual(counted, candidate["summary"]["positions"])
 
+    def test_archives_get_their_context_from_the_text(self):
+        self.capture("words.npz", "--numerics", "exact")
+        page = self.folder / "f.html"
+        pair = [self.folder / "words.npz", self.folder / "plain/words.safetensors", "--out", page]
+        result = run("kl", "report", *pair, "--corpus", self.text)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with_text = page.read_text()
+        result = run("kl", "report", self.folder / "ref/words.safetensors", *pair[1:])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        worst = '<article class="worst">'
+        self.assertEqual(with_text.split(worst)[1:], page.read_text().split(worst)[1:])
+        other = self.folder / "other"
+        other.mkdir()
+        (other / "words.txt").write_text(self.text.read_text()[5:])
+        self.assert_error(run("kl", "report", *pair, "--corpus", other / "words.txt"), 4, "first difference is in row")
+        self.assert_error(run("kl", "report", *pair, "--corpus", CHECK), 2, "no capture of corpus 'check_page'")
+
     def test_captures_of_different_windows_are_refused(self):
         other = self.folder / "other.safetensors"
         self.text.write_text(self.text.read_text().replace("Row", "Line"))
