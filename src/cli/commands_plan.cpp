@@ -25,6 +25,7 @@ Status plan(const Values& values) {
   options.request.cpu_experts = open.cpu_experts;
   options.request.switches = open.switches;
   options.machine = values.text("machine");
+  options.measure = values.flag("measure");
   options.as_json = values.flag("json");
   return tools::run_plan(options);
 }
@@ -55,8 +56,16 @@ CommandSpec plan_command() {
   append(options, plan_limits());
   options.push_back({.name = "machine",
                      .group = "machine",
-                     .help = "a machine in words or by name; list = print the names; default: this machine",
+                     .help =
+                         "in words or by name; list = print the names, all = plan on all of them; default: "
+                         "this machine",
                      .value_name = "MACHINE",
+                     .is_common = true});
+  options.push_back({.name = "measure",
+                     .kind = OptionKind::flag,
+                     .group = "machine",
+                     .help = "measure this machine's kernels and memory for the speeds (about five seconds)",
+                     .default_value = "on",
                      .is_common = true});
   return {
       .name = "plan",

@@ -30,6 +30,14 @@ std::byte* Scratch::alloc_bytes(int64_t size_bytes) {
   return result;
 }
 
+Status Scratch::reserve(int64_t size_bytes) {
+  RORQUAL_CHECK(chunks_.empty());
+  if (size_bytes <= 0) return Ok{};
+  RORQUAL_TRY_ASSIGN(auto buffer, tensor::Buffer::allocate(std::max(size_bytes, kChunkMin_bytes)));
+  chunks_.push_back(std::move(buffer));
+  return Ok{};
+}
+
 int64_t Scratch::reserved_bytes() const {
   int64_t total = 0;
   for (const auto& chunk : chunks_) total += chunk.size_bytes();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/result.h"
 #include "tensor/buffer.h"
 
 namespace rorqual::kernels {
@@ -20,6 +21,11 @@ class Scratch {
   T* alloc(int64_t count) {
     return reinterpret_cast<T*>(alloc_bytes(count * static_cast<int64_t>(sizeof(T))));
   }
+
+  /// Makes the first chunk, before any alloc(): address space for steps of any size, of which only what is
+  /// written becomes memory. Without it, steps that grow leave chunks behind that are too small. Errors:
+  /// out_of_memory.
+  Status reserve(int64_t size_bytes);
 
   int64_t reserved_bytes() const;
 

@@ -37,6 +37,7 @@ Result<std::unique_ptr<Model>> Model::load(const format::TensorSource& source, c
   const int64_t blocks_per_sequence = (options.max_model_len + kBlockTokens - 1) / kBlockTokens;
   const int64_t num_blocks =
       options.num_blocks > 0 ? options.num_blocks : blocks_per_sequence * options.max_sequences;
+  RORQUAL_TRY(model->scratch_.reserve(options.scratch_bytes));
   RORQUAL_TRY_ASSIGN(model->pool_, BlockPool::create(model->layout_, num_blocks));
   model->sequences_.resize(static_cast<size_t>(options.max_sequences));
   WeightOptions weight_options;

@@ -37,11 +37,11 @@ class Doctor {
       if (cure.saved_bytes <= 0) continue;
       (cure.short_bytes == 0 ? good : partial).push_back(std::move(cure));
     }
-    // Partial help is worth naming only where it is most of what is missing or the largest there is.
-    std::stable_sort(partial.begin(), partial.end(),
-                     [](const Cure& a, const Cure& b) { return a.saved_bytes > b.saved_bytes; });
+    // Partial help is named where it is most of what is missing, to be combined with memory.
     std::vector<Cure> all = std::move(good);
-    if (all.empty() && !partial.empty()) all.push_back(partial.front());
+    for (Cure& cure : partial) {
+      if (all.empty() && cure.saved_bytes > cure.short_bytes) all.push_back(std::move(cure));
+    }
     add_ram(all);
     if (all.size() > kMostCures) all.resize(kMostCures);
     return all;

@@ -24,9 +24,9 @@ constexpr int64_t kAlign_bytes = 64;  // pieces of a section (model/weights.cpp)
 constexpr int64_t kSmallPage_bytes = 4096, kHugePage_bytes = int64_t{2} << 20;  // tensor/buffer.cpp
 
 // Memory beside weights, caches and step buffers, measured with `scripts/plan_accuracy.py` on small models.
-constexpr int64_t kProgram_bytes = int64_t{40} << 20;  // code, embedded model, allocator, HTTP threads
+constexpr int64_t kProgram_bytes = int64_t{11} << 20;  // code, allocator, HTTP threads
 constexpr int64_t kThread_bytes = int64_t{1} << 20;    // stack, staging remains, per compute thread
-constexpr int64_t kTokenizerToken_bytes = 700;         // per entry of the vocabulary, with merges
+constexpr int64_t kTokenizerToken_bytes = 220;         // per entry of the vocabulary, with merges
 constexpr int64_t kTensorInfo_bytes = 420;             // per tensor of the list, names and index included
 constexpr int64_t kSamplerToken_bytes = 24;            // sorted copies of one row of logits
 constexpr int64_t kTruncateSlack = 8;                  // model::ModelOptions
@@ -254,10 +254,11 @@ void add_work(MemoryPlan& plan) {
 }
 
 void add_program(MemoryPlan& plan, int64_t num_tensors) {
+  const int64_t embedded = plan.settings.is_embedded ? checkpoint_bytes(plan.config) : 0;
   const int64_t map = plan.config.engram_layer_ids.empty() ? 0 : 4 * plan.config.vocab_size;
   plan.parts.push_back(plain(PartKind::program, kProgram_bytes + kThread_bytes * plan.settings.threads +
                                                     kTokenizerToken_bytes * plan.config.vocab_size +
-                                                    kTensorInfo_bytes * num_tensors + map));
+                                                    kTensorInfo_bytes * num_tensors + map + embedded));
 }
 
 }  // namespace

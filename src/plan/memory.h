@@ -62,7 +62,8 @@ struct MemorySettings {
   int threads = 1;
   bool with_drafts = false;
   bool engram_on_disk = false;
-  bool head_fp8 = false;  // the switch of docs/switches.md
+  bool is_embedded = false;  // the model inside the program: its file pages are resident too
+  bool head_fp8 = false;     // the switch of docs/switches.md
 };
 
 struct MemoryPlan {

@@ -2,7 +2,6 @@
 #include "plan/memory_step.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/kernels.h"
 
@@ -10,63 +9,39 @@ namespace rorqual::plan {
 namespace {
 
 constexpr int64_t kAlign_bytes = 64;
-constexpr int64_t kChunkMin_bytes = int64_t{4} << 20;  // as kernels/scratch.cpp
-constexpr int64_t kPage_bytes = int64_t{2} << 20;      // as tensor/buffer.cpp
+constexpr int64_t kPage_bytes = int64_t{2} << 20;  // as tensor/buffer.cpp
 constexpr int64_t kFloat = 4, kInt = 4, kLong = 8;
 
 int64_t divide_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// kernels::Scratch without memory: same chunks, and how much of each was ever used.
+/// kernels::Scratch with one chunk that is large enough: how high the stack grows.
 class ScratchModel {
  public:
   void take(int64_t size_bytes) {
-    const int64_t rounded = divide_up(size_bytes, kAlign_bytes) * kAlign_bytes;
-    while (chunk_ < chunks_.size() && used_ + rounded > chunks_[chunk_].size) {
-      ++chunk_;
-      used_ = 0;
-    }
-    if (chunk_ == chunks_.size()) chunks_.push_back({std::max(rounded, kChunkMin_bytes), 0});
-    used_ += rounded;
-    chunks_[chunk_].high = std::max(chunks_[chunk_].high, used_);
+    used_ += divide_up(size_bytes, kAlign_bytes) * kAlign_bytes;
+    high_ = std::max(high_, used_);
   }
 
-  int64_t touched_bytes() const {
-    int64_t total = 0;
-    for (const Chunk& chunk : chunks_) {
-      total += std::min(divide_up(chunk.high, kPage_bytes) * kPage_bytes,
-                        divide_up(chunk.size, kPage_bytes) * kPage_bytes);
-    }
-    return total;
-  }
+  int64_t touched_bytes() const { return divide_up(high_, kPage_bytes) * kPage_bytes; }
 
   class Frame {
    public:
-    explicit Frame(ScratchModel& scratch) : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
+    explicit Frame(ScratchModel& scratch) : scratch_(scratch), used_(scratch.used_) {}
 
-    ~Frame() {
-      scratch_.chunk_ = chunk_;
-      scratch_.used_ = used_;
-    }
+    ~Frame() { scratch_.used_ = used_; }
 
     Frame(const Frame&) = delete;
     Frame& operator=(const Frame&) = delete;
 
    private:
     ScratchModel& scratch_;
-    size_t chunk_;
     int64_t used_;
   };
 
  private:
-  struct Chunk {
-    int64_t size = 0, high = 0;
-  };
-
-  std::vector<Chunk> chunks_;
-  size_t chunk_ = 0;
-  int64_t used_ = 0;
+  int64_t used_ = 0, high_ = 0;
 };
 
 /// The stages of one step of `rows` rows, in their order; see kernels/cpu/stages_*.cpp and model/forward.cpp.

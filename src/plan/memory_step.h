@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work memory of one step: replays the allocations of the CPU stages on a copy of kernels/scratch's rules.
+// Work memory of one step: replays the allocations of the CPU stages on a stack without memory.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace rorqual::plan {
 
-/// Bytes of scratch chunks that are written after steps of `max_num_batched_tokens` rows at the longest
-/// context, and steps of a few rows (which split work otherwise). Without logits.
+/// Most bytes of the stack of work memory that are written in steps of `max_num_batched_tokens` rows at the
+/// longest context, and steps of a few rows (which split work otherwise). Without logits.
 int64_t step_scratch_bytes(const model::Config& config, const MemorySettings& settings);
 
 }  // namespace rorqual::plan

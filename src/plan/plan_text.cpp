@@ -32,8 +32,16 @@ struct Row {
   PartKind kind = PartKind::work;
   Tier tier = Tier::ram;
   int64_t bytes = 0;
-  double share = 0;  // of the kind's routed experts, 1 = whole
-  std::vector<std::string> formats;
+  double share = 0;                                      // of the kind's routed experts, 1 = whole
+  std::vector<std::pair<int64_t, std::string>> formats;  // by bytes
+
+  std::string formats_text() const {
+    auto sorted = formats;
+    std::sort(sorted.rbegin(), sorted.rend());
+    std::string text;
+    for (const auto& [size, format] : sorted) text += (text.empty() ? "" : ", ") + format;
+    return text;
+  }
 };
 
 std::vector<Row> rows_of(const Placement& placement) {
@@ -44,9 +52,7 @@ std::vector<Row> rows_of(const Placement& placement) {
     if (row == rows.end()) row = rows.insert(rows.end(), Row{part.kind, part.tier, 0, 0, {}});
     row->bytes += part.bytes;
     row->share = std::max(row->share, part.share);
-    const bool is_new =
-        std::find(row->formats.begin(), row->formats.end(), part.format) == row->formats.end();
-    if (!part.format.empty() && is_new) row->formats.push_back(part.format);
+    if (!part.format.empty()) row->formats.emplace_back(part.bytes, part.format);
   }
   return rows;
 }
@@ -58,8 +64,8 @@ std::string detail(const Plan& plan, const Row& row, int64_t num_gpus) {
       row.tier == Tier::vram && num_gpus > 1 ? fmt::format(", a copy on each GPU") : "";
   switch (row.kind) {
     case PartKind::experts:
-      return row.share < 1 ? fmt::format("{} of them; {}", percent(row.share), fmt::join(row.formats, ", "))
-                           : fmt::format("{}", fmt::join(row.formats, ", "));
+      return row.share < 1 ? fmt::format("{} of them; {}", percent(row.share), row.formats_text())
+                           : row.formats_text();
     case PartKind::engram_tables:
       return row.tier == Tier::disk ? "fp8, rows read when needed" : "fp8";
     case PartKind::kv_cache:
@@ -74,7 +80,7 @@ std::string detail(const Plan& plan, const Row& row, int64_t num_gpus) {
     case PartKind::program:
       return "code, tokenizer, tensor list, HTTP, page rounding";
     default:
-      return fmt::format("{}", fmt::join(row.formats, ", "));
+      return row.formats_text();
   }
 }
 
@@ -263,6 +269,33 @@ report::Table placement_table(const Plan& plan, const Placement& placement) {
                                                     : gib(use.needed_bytes - use.available_bytes) + " short");
     table.rows.push_back(
         {"total", std::string(tier_name(tier)), gib(use.needed_bytes), share(use.needed_bytes), room});
+  }
+  return table;
+}
+
+report::Table machines_table(const std::vector<Plan>& plans) {
+  report::Table table;
+  table.header = {"machine",        "this version", "RAM GiB", "decode", "not in this version",
+                  "VRAM + RAM GiB", "decode"};
+  const auto used = [](const Placement& placement, Tier tier) {
+    const TierUse& use = placement.of(tier);
+    return fmt::format("{} of {}", gib(use.needed_bytes), gib(use.available_bytes));
+  };
+  for (const Plan& plan : plans) {
+    std::vector<std::string> row = {
+        plan.machine.name, fmt::format("{}: {}", plan.now.name, plan.fits() ? "fits" : "does not fit"),
+        used(plan.now, Tier::ram), plan.fits() ? speed_text(plan.speed.decode.tokens_per_second) : "-"};
+    if (plan.later) {
+      const Placement& later = *plan.later;
+      row.push_back(later.name);
+      row.push_back(plan.machine.gpus.empty()
+                        ? used(later, Tier::ram)
+                        : fmt::format("{} + {}", used(later, Tier::vram), used(later, Tier::ram)));
+      row.push_back(speed_text(plan.later_speed.decode.tokens_per_second));
+    } else {
+      row.insert(row.end(), {"-", "-", "-"});
+    }
+    table.rows.push_back(std::move(row));
   }
   return table;
 }

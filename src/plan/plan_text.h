@@ -15,6 +15,9 @@ namespace rorqual::plan {
 /// "what goes where": one row per part and tier, totals below.
 report::Table placement_table(const Plan& plan, const Placement& placement);
 
+/// One row per plan: verdict, memory and speed on each machine, now and later.
+report::Table machines_table(const std::vector<Plan>& plans);
+
 /// One line: fits or not, with both numbers.
 std::string verdict_line(const Plan& plan, const Placement& placement);
 

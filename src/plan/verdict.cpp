@@ -28,6 +28,7 @@ MemorySettings settings_of(const Machine& machine, const PlanRequest& request) {
   settings.max_num_batched_tokens = std::max<int64_t>(request.max_num_batched_tokens, 1);
   settings.max_logit_rows = request.max_logit_rows;
   settings.threads = std::max(request.threads > 0 ? request.threads : machine.threads, 1);
+  settings.is_embedded = request.is_embedded;
   settings.with_drafts = request.with_drafts;
   settings.head_fp8 = request.switches.lm_head == model::HeadFormat::fp8;
   settings.engram_on_disk = request.engram_placement == "disk";

@@ -28,6 +28,7 @@ struct PlanRequest {
   int threads = 0;                        // 0 = the machine's
   std::string engram_placement = "auto";  // auto | host | disk
   std::string cpu_experts = "auto";       // auto | all
+  bool is_embedded = false;
   bool with_drafts = false;
   model::Switches switches;
 };

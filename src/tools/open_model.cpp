@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "kernels/kernels.h"
 #include "model/synthetic.h"
+#include "plan/memory_step.h"
 #include "text/token_map.h"
 #include "tools/embedded_model.h"
 
@@ -107,6 +108,19 @@ std::vector<int32_t> stand_in_token_map(const model::Config& config) {
   return map;
 }
 
+/// Address space for work memory: what the plan expects, and some more that is touched only if it is wrong.
+int64_t scratch_space_bytes(const model::Config& config, const model::ModelOptions& options) {
+  plan::MemorySettings settings;
+  settings.numerics = options.numerics;
+  settings.max_model_len = options.max_model_len;
+  settings.max_num_seqs = options.max_sequences;
+  settings.max_num_batched_tokens = options.max_step_rows;
+  settings.max_logit_rows = options.max_step_rows;
+  settings.threads = options.num_threads;
+  settings.with_drafts = options.with_drafts;
+  return plan::step_scratch_bytes(config, settings) * 5 / 4;
+}
+
 Status check_numerics(const OpenOptions& options) {
   if (options.numerics == "reference" || options.numerics == "exact") return Ok{};
   return Error(Code::invalid_argument,
@@ -131,6 +145,7 @@ Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& op
   request.threads = options.threads;
   request.engram_placement = options.engram_placement;
   request.cpu_experts = options.cpu_experts;
+  request.is_embedded = opened.is_embedded;
   request.with_drafts = options.with_drafts;
   request.switches = options.switches;
   return plan::make_plan(opened.config, plan::this_machine(options.model), request);
@@ -164,6 +179,7 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   }
   model_options.max_step_rows = options.max_num_batched_tokens;
   model_options.max_sequences = options.max_num_seqs;
+  model_options.scratch_bytes = scratch_space_bytes(config, model_options);
   std::vector<int32_t> token_map;
   if (!config.engram_layer_ids.empty()) {
     token_map = opened.tokenizer != nullptr ? text::engram_token_map(*opened.tokenizer).compressed

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "model/synthetic_spec.h"
 #include "plan/plan_text.h"
 #include "plan/release.h"
 #include "tools/embedded_model.h"
+#include "tools/measured_machine.h"
 
 namespace rorqual::tools {
 namespace {
@@ -42,6 +44,35 @@ Result<model::Config> read_config(const std::string& model) {
   return model::parse_config(text);
 }
 
+Result<plan::Machine> machine_of(const PlanOptions& options) {
+  if (!options.machine.empty()) return plan::describe_machine(options.machine);
+  const std::string& model = options.request.model;
+  const bool is_folder = model != plan::kReleaseName && !model::is_synthetic(model);
+  const std::string folder = is_folder ? model : "";
+  if (!options.measure) return plan::this_machine(folder);
+  return measure_machine(folder, options.request.threads, options.request.numerics);
+}
+
+/// One model on all built-in machines, as a Markdown table or a list of plans.
+Status plan_all(const model::Config& config, const plan::PlanRequest& request, bool as_json) {
+  std::vector<plan::Plan> plans;
+  Json list = Json::array();
+  for (const plan::NamedMachine& named : plan::named_machines()) {
+    RORQUAL_TRY_ASSIGN(const plan::Machine machine, plan::describe_machine(named.name));
+    RORQUAL_TRY_ASSIGN(plan::Plan plan, plan::make_plan(config, machine, request));
+    plan::add_speed(plan);
+    if (as_json) list.push_back(plan::plan_json(plan));
+    plans.push_back(std::move(plan));
+  }
+  if (as_json) {
+    const Json out = {{"schema", "rorqual.plans/1"}, {"plans", std::move(list)}};
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print("{}", report::to_markdown(plan::machines_table(plans)));
+  }
+  return Ok();
+}
+
 }  // namespace
 
 Status run_plan(const PlanOptions& options) {
@@ -50,16 +81,13 @@ Status run_plan(const PlanOptions& options) {
     return Ok();
   }
   RORQUAL_TRY_ASSIGN(const model::Config config, read_config(options.request.model));
-  plan::Machine machine;
-  if (options.machine.empty()) {
-    const bool is_folder =
-        options.request.model != plan::kReleaseName && !options.request.model.starts_with("synthetic:");
-    machine = plan::this_machine(is_folder ? options.request.model : "");
-  } else {
-    RORQUAL_TRY_ASSIGN(machine, plan::describe_machine(options.machine));
-  }
   plan::PlanRequest request = options.request;
-  if (request.model.empty()) request.model = kEmbeddedModelName;
+  if (request.model.empty()) {
+    request.model = kEmbeddedModelName;
+    request.is_embedded = true;
+  }
+  if (options.machine == "all") return plan_all(config, request, options.as_json);
+  RORQUAL_TRY_ASSIGN(const plan::Machine machine, machine_of(options));
   RORQUAL_TRY_ASSIGN(plan::Plan plan, plan::make_plan(config, machine, request));
   plan::add_speed(plan);
   if (options.as_json) {

@@ -11,7 +11,8 @@ namespace rorqual::tools {
 
 struct PlanOptions {
   plan::PlanRequest request;  // model: folder, "v41", "synthetic:…", empty = the embedded model
-  std::string machine;        // empty = this machine; "list" = print the built-in ones
+  std::string machine;  // empty = this machine; "list" = print the built-in ones, "all" = plan on all of them
+  bool measure = true;  // this machine's rates, about five seconds; else speeds are unknown
   bool as_json = false;
 };
 

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/verdict.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/plan_text.h"
+#include "plan/release.h"
+
+namespace rorqual::plan {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+Plan plan_of(const model::Config& config, const Machine& machine, PlanRequest request = {}) {
+  if (request.model.empty()) request.model = "v41";
+  auto plan = make_plan(config, machine, request);
+  EXPECT_TRUE(plan.ok()) << plan.error().message();
+  return *std::move(plan);
+}
+
+Plan release_on(const char* machine, const PlanRequest& request = {}) {
+  return plan_of(model::release_config(), *describe_machine(machine), request);
+}
+
+struct Expected {
+  const char* machine;
+  bool fits;  // this version
+  bool tables_on_disk;
+  Tier limit;
+  const char* later;  // "" = nothing better
+};
+
+TEST(Verdict, of_the_eight_machines_is_as_documented) {
+  const Expected expected[] = {
+      {"8xh20", true, false, Tier::ram, "GPU"},
+      {"8xh200", true, false, Tier::ram, "GPU"},
+      {"2xpro6000", true, false, Tier::ram, "GPU, experts in RAM"},
+      {"h200-256", false, true, Tier::ram, "GPU, experts in RAM"},
+      {"4090-512", true, false, Tier::ram, "GPU, experts in RAM"},
+      {"cpu-768", true, false, Tier::ram, ""},
+      {"cpu-384", true, true, Tier::ram, ""},
+      {"cpu-128", false, true, Tier::ram, "CPU, experts on disk"},
+  };
+  ASSERT_EQ(std::size(expected), named_machines().size());
+  for (const Expected& e : expected) {
+    const Plan plan = release_on(e.machine);
+    EXPECT_EQ(plan.fits(), e.fits) << e.machine;
+    EXPECT_EQ(plan.memory.settings.engram_on_disk, e.tables_on_disk) << e.machine;
+    EXPECT_EQ(plan.limiting_tier(), e.limit) << e.machine;
+    EXPECT_EQ(plan.later ? plan.later->name : "", e.later) << e.machine;
+    EXPECT_EQ(plan.cures.empty(), e.fits) << e.machine;
+    EXPECT_EQ(check_plan(plan).ok(), e.fits) << e.machine;
+  }
+}
+
+TEST(Verdict, refusal_has_both_numbers_the_cgroup_and_the_cures) {
+  const Plan plan = release_on("ram=512G,cgroup=100G");
+  const Status status = check_plan(plan);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), Code::out_of_memory);
+  const std::string& message = status.error().message();
+  EXPECT_NE(message.find(" GiB of memory"), std::string::npos) << message;
+  EXPECT_NE(message.find("98.0 GiB can be used"), std::string::npos) << message;
+  EXPECT_NE(message.find("cgroup limit 100.0 GiB"), std::string::npos) << message;
+  EXPECT_NE(status.error().hint().find("more RAM: fits"), std::string::npos) << status.error().hint();
+}
+
+TEST(Verdict, every_cure_that_claims_to_fit_does_when_planned_again) {
+  const auto config = config_of("synthetic:v41?layers=4&experts=16&engram-rows=200000");
+  ASSERT_TRUE(config.ok());
+  PlanRequest request;
+  request.max_model_len = 1 << 20;
+  request.engram_placement = "host";
+  const Plan roomy = plan_of(*config, *describe_machine("ram=512G"), request);
+  ASSERT_TRUE(roomy.fits());
+  const int64_t need = roomy.now.of(Tier::ram).needed_bytes;
+  int checked = 0;
+  // From "a little short" to "hopeless".
+  for (const double share : {0.95, 0.7, 0.5, 0.3}) {
+    Machine machine = *describe_machine("ram=512G");
+    machine.ram_available_bytes = static_cast<int64_t>(static_cast<double>(need) * share);
+    const Plan plan = plan_of(*config, machine, request);
+    ASSERT_FALSE(plan.fits()) << share;
+    ASSERT_FALSE(plan.cures.empty());
+    EXPECT_LE(plan.cures.size(), 3u);
+    for (const Cure& cure : plan.cures) {
+      if (cure.short_bytes > 0 || cure.change.find("--") != 0) continue;
+      PlanRequest changed = request;
+      const auto value = [&](const std::string& name) -> std::string {
+        const size_t at = cure.change.find(name + " ");
+        if (at == std::string::npos) return "";
+        const size_t begin = at + name.size() + 1;
+        return cure.change.substr(begin, cure.change.find(' ', begin) - begin);
+      };
+      if (!value("--engram-placement").empty()) changed.engram_placement = value("--engram-placement");
+      if (!value("--max-model-len").empty()) changed.max_model_len = std::stoll(value("--max-model-len"));
+      if (!value("--max-num-seqs").empty()) changed.max_num_seqs = std::stoll(value("--max-num-seqs"));
+      if (!value("--max-num-batched-tokens").empty()) {
+        changed.max_num_batched_tokens = std::stoll(value("--max-num-batched-tokens"));
+      }
+      const Plan again = plan_of(*config, machine, changed);
+      EXPECT_TRUE(again.fits()) << share << ": " << cure.change;
+      EXPECT_EQ(need - again.now.of(Tier::ram).needed_bytes, cure.saved_bytes) << cure.change;
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 4);
+}
+
+TEST(Verdict, the_ram_that_a_cure_asks_for_is_enough) {
+  Machine machine = *describe_machine("cpu-128");
+  const Plan plan = plan_of(model::release_config(), machine);
+  ASSERT_FALSE(plan.cures.empty());
+  const Cure& ram = plan.cures.back();
+  ASSERT_NE(ram.change.find("more RAM"), std::string::npos) << ram.change;
+  const double gib = std::stod(ram.change);
+  machine.ram_available_bytes += static_cast<int64_t>((gib + 0.1) * static_cast<double>(kGiB));
+  EXPECT_TRUE(plan_of(model::release_config(), machine).fits());
+  machine.ram_available_bytes -= 2 * kGiB;
+  EXPECT_FALSE(plan_of(model::release_config(), machine).fits());
+}
+
+TEST(Verdict, automatic_context_is_the_longest_that_fits_and_never_above_the_default) {
+  const auto config = config_of("synthetic:v41?layers=3&experts=8&engram-rows=1000");
+  ASSERT_TRUE(config.ok());
+  PlanRequest request;
+  request.max_num_seqs = 256;
+  const Plan roomy = plan_of(*config, *describe_machine("ram=512G"), request);
+  EXPECT_EQ(roomy.memory.settings.max_model_len, kDefaultMaxModelLen);
+  Machine machine = *describe_machine("ram=512G");
+  const int64_t need = roomy.now.of(Tier::ram).needed_bytes;
+  machine.ram_available_bytes = need - roomy.memory.bytes(PartKind::kv_cache) / 2 + ram_reserve_bytes(need);
+  const Plan tight = plan_of(*config, machine, request);
+  ASSERT_TRUE(tight.fits());
+  const int64_t chosen = tight.memory.settings.max_model_len;
+  EXPECT_LT(chosen, kDefaultMaxModelLen);
+  EXPECT_GE(chosen, kLeastAutoModelLen);
+  EXPECT_EQ(chosen % 1024, 0);
+  PlanRequest longer = request;
+  longer.engram_placement = tight.memory.settings.engram_on_disk ? "disk" : "host";
+  longer.max_model_len = chosen + 1024;
+  EXPECT_FALSE(plan_of(*config, machine, longer).fits());
+  PlanRequest asked = request;
+  asked.max_model_len = 100'000;
+  EXPECT_EQ(plan_of(*config, *describe_machine("ram=512G"), asked).memory.settings.max_model_len, 100'000);
+}
+
+TEST(Verdict, placements_of_later_versions_are_unsupported_and_nonsense_is_refused) {
+  const auto machine = *describe_machine("cpu-768");
+  const auto code_of = [&](const char* placement, const char* experts, int64_t length = 0) {
+    PlanRequest request;
+    request.engram_placement = placement;
+    request.cpu_experts = experts;
+    request.max_model_len = length;
+    const auto plan = make_plan(model::release_config(), machine, request);
+    return plan.ok() ? 0 : exit_code(plan.error().code());
+  };
+  EXPECT_EQ(code_of("gpu", "auto"), 5);
+  EXPECT_EQ(code_of("auto", "none"), 5);
+  EXPECT_EQ(code_of("auto", "12"), 5);
+  EXPECT_EQ(code_of("moon", "auto"), 2);
+  EXPECT_EQ(code_of("auto", "some"), 2);
+  EXPECT_EQ(code_of("auto", "auto", 2'000'000), 2);
+  EXPECT_EQ(code_of("disk", "all", 1 << 20), 0);
+}
+
+TEST(PlanText, says_what_goes_where_how_to_get_it_and_how_to_check_it) {
+  Plan plan = release_on("4090-512");
+  add_speed(plan);
+  const std::string text = plan_text(plan);
+  for (const char* part :
+       {"routed experts", "Engram tables", "KV cache", "890 B/token", "windows", "work buffers",
+        "verdict   fits", "Not in this version", "needs GPU kernels", "decode",
+        "hf download deepseek-ai/DeepSeek-V4.1-Flash --local-dir", "510,286,023,000 bytes", "enough",
+        "rorqual inspect DeepSeek-V4.1-Flash --verify", "rorqual serve"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+  EXPECT_EQ(text.find("cures"), std::string::npos);
+  const std::string full = plan_text(release_on("ram=128G,disk=100G"));
+  EXPECT_NE(full.find("short"), std::string::npos);
+  EXPECT_NE(full.find("cures"), std::string::npos);
+}
+
+TEST(PlanText, json_has_the_verdict_the_parts_and_no_surprises) {
+  Plan plan = release_on("cpu-384");
+  add_speed(plan);
+  const nlohmann::ordered_json json = plan_json(plan);
+  EXPECT_EQ(json["schema"], "rorqual.plan/1");
+  EXPECT_EQ(json["checkpoint_bytes"], kReleaseTensor_bytes);
+  EXPECT_EQ(json["checkpoint_tensors"], 96'085);
+  EXPECT_EQ(json["verdict"]["fits"], true);
+  EXPECT_EQ(json["verdict"]["limiting_tier"], "RAM");
+  EXPECT_EQ(json["settings"]["engram_placement"], "disk");
+  EXPECT_EQ(json["settings"]["kv_bytes_per_token"], 890);
+  EXPECT_TRUE(json["not_in_this_version"].is_null());
+  EXPECT_EQ(json["download"]["bytes"], kReleaseTensor_bytes);
+  int64_t ram = 0;
+  for (const auto& part : json["this_version"]["parts"]) {
+    if (part["tier"] == "RAM") ram += part["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(json["verdict"]["needed_bytes"], ram);
+  EXPECT_GT(json["verdict"]["available_bytes"].get<int64_t>(), ram);
+}
+
+TEST(PlanText, start_lines_end_with_verdict_and_cures) {
+  const Plan plan = release_on("cpu-128");
+  const auto lines = start_lines(plan);
+  ASSERT_GE(lines.size(), 3u);
+  EXPECT_EQ(lines[0].rfind("RAM: ", 0), 0u) << lines[0];
+  bool refuses = false, cures = false;
+  for (const std::string& line : lines) {
+    refuses |= line.rfind("does not fit: ", 0) == 0;
+    cures |= line.find("more RAM -> fits") != std::string::npos;
+  }
+  EXPECT_TRUE(refuses && cures);
+}
+
+}  // namespace
+}  // namespace rorqual::plan
