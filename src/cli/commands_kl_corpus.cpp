@@ -26,7 +26,7 @@ CommandSpec kl_corpus_command() {
       .description =
           "Builds one of three texts from the files of Debian 12 packages, the same bytes everywhere, and "
           "says "
-          "whether it is the recorded one. neutral: prose in 34 languages; code: programs in 16 languages; "
+          "whether it is the recorded one. neutral: prose in 37 languages; code: programs in 16 languages; "
           "agentic: transcripts of scripted agents that work on that code.",
       .example = "rorqual kl corpus neutral --out neutral.txt",
       .options = {{.name = "corpus",
