@@ -89,6 +89,9 @@ class SameFile(KlTest):
             other, summary = self.capture("c.npz", "--url", self.url, "--streams", streams, **remote)
             self.assertEqual(first, other, f"over HTTP at {streams} streams")
             self.assertEqual(summary["numerics"], "reference")
+        text, _ = run("kl", "compare", self.folder / "a.npz", self.folder / "c.npz", "--json")
+        compared = json.loads(text)
+        self.assertEqual((compared["mean_kl"], compared["max"], compared["top1"]), (0, 0, 1))
         other, _ = self.capture("d.npz", "--url", self.url + "/v1", "--tokenizer", TOKENIZER, **remote)
         self.assertEqual(first, other, "tokenised here")
 
