@@ -239,7 +239,8 @@ CommandSpec check_command() {
       .name = "check",
       .summary = "run files of golden vectors and count passed and failed",
       .description =
-          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens, ops and stats take vector files; forward "
+          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens, ops and stats take vector files; "
+          "forward "
           "takes "
           "MODEL_DIR and fixtures; invariance takes a model. Ends with `N passed, M failed`; exit 1 on a "
           "failure, or if none ran.",
@@ -249,7 +250,8 @@ CommandSpec check_command() {
                    .group = "arguments",
                    .help = "what the files hold",
                    .value_name = "KIND",
-                   .choices = "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|forward|invariance",
+                   .choices =
+                       "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|forward|invariance",
                    .is_positional = true,
                    .is_required = true},
                   {.name = "files",
