@@ -68,12 +68,12 @@ TEST(Tables, DefaultsFitTheirOptions) {
       if (option.kind == OptionKind::flag || option.default_value.empty()) continue;
       arguments.push_back("--" + std::string(option.name) + "=" + std::string(option.default_value));
     }
-    // Required positionals get a word of their choices, so that only the defaults can fail.
+    // What is required gets a word of its choices, so that only the defaults can fail.
     for (const auto& option : command.options) {
-      if (option.is_positional && option.is_required) {
-        arguments.emplace_back(option.choices.empty() ? "x"
-                                                      : option.choices.substr(0, option.choices.find('|')));
-      }
+      if (!option.is_required) continue;
+      if (!option.is_positional) arguments.push_back("--" + std::string(option.name));
+      arguments.emplace_back(option.choices.empty() ? "x"
+                                                    : option.choices.substr(0, option.choices.find('|')));
     }
     std::string offending;
     const auto result = resolve(command, arguments, {}, offending);
