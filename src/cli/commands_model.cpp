@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/model_options.h"
 #include "cli/values.h"
 #include "tools/check_forward.h"
 #include "tools/check_invariance.h"
@@ -111,6 +112,7 @@ Status check(const Values& values) {
   open.tokenizer = values.text("tokenizer");
   open.threads = static_cast<int>(values.integer("threads"));
   open.kernels = values.text("kernels");
+  RORQUAL_TRY_ASSIGN(open.switches, switch_values(values));
   if (kind == "ops") return finish_check(report, tools::check_ops(files, report), as_json);
   if (kind == "stats") return finish_check(report, tools::check_stats(files, report), as_json);
   if (kind == "forward") {
@@ -235,7 +237,7 @@ CommandSpec inspect_command() {
 }
 
 CommandSpec check_command() {
-  return {
+  CommandSpec command = {
       .name = "check",
       .summary = "run files of golden vectors and count passed and failed",
       .description =
@@ -282,6 +284,8 @@ CommandSpec check_command() {
                    .max = 65536},
                   threads_option("input")},
       .run = check};
+  append(command.options, switch_options());  // forward and invariance
+  return command;
 }
 
 }  // namespace rorqual::cli

@@ -19,7 +19,9 @@ constexpr SwitchSpec kSwitches[] = {
          "loading; activations are not quantised, logits are F32; drafts use the same head",
      .public_name = "FP8 lm_head",
      .since = "0.1.0",
-     .record = {},
+     .record = {.speed = "head stage at 129,280 x 5,120, one row, one thread of a busy 2-core AVX2 machine: "
+                         "207 ms -> 115 ms (`bench_operators head 1`)",
+                .memory = "the release's head: 1,323,827,200 -> 663,206,400 bytes"},
      .read = [](const Switches& s) -> std::string_view {
        return s.lm_head == HeadFormat::fp8 ? "fp8" : "bf16";
      },

@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 
+#include "kernels/matrix.h"
+
 namespace rorqual::model {
 namespace {
 
@@ -51,6 +53,19 @@ TEST(SwitchRegistry, TextOfTheSwitchesThatAreOnReadsBack) {
   EXPECT_THAT(parse_switches("lm-head=int4").error().message(), HasSubstr("expected bf16|fp8"));
   EXPECT_THAT(parse_switches("warp-drive=on").error().message(), HasSubstr("unknown switch 'warp-drive'"));
   EXPECT_FALSE(parse_switches("lm-head").ok());
+}
+
+TEST(SwitchRegistry, TheBytesOfTheHeadAreThoseOfThePackedMatrix) {
+  using kernels::WeightFormat;
+  constexpr int64_t kVocabulary = 129'280, kWidth = 5120;
+  const auto bytes = [&](WeightFormat format) {
+    return kernels::packed_data_bytes(format, kVocabulary, kWidth) +
+           kernels::packed_scale_bytes(format, kVocabulary, kWidth);
+  };
+  EXPECT_EQ(bytes(WeightFormat::bf16), 1'323'827'200);
+  EXPECT_EQ(bytes(WeightFormat::fp8_block32), 663'206'400);
+  const auto& record = find_switch("lm-head")->record;
+  EXPECT_THAT(std::string(record.memory), HasSubstr("1,323,827,200 -> 663,206,400 bytes"));
 }
 
 TEST(SwitchChoiceRules, AreExactByDefaultAllOnWithFastAndAnExplicitValueWinsOverFast) {

@@ -259,10 +259,11 @@ std::vector<Case> make_cases(const CheckInvarianceOptions& options, int64_t voca
 /// The first model of a numerics makes the reference, the others are compared with it.
 Status check_model(const OpenedSource& opened, const OpenOptions& open, uint64_t seed,
                    std::vector<Case>& cases, CheckReport& report) {
+  const std::string switches = model::describe_switches(open.switches);
   const bool is_first = cases.front().reference.empty();
-  const std::string label =
-      fmt::format("{} numerics, {} kernels, {} threads{}", open.numerics, open.kernels, open.threads,
-                  open.engram_placement == "disk" ? ", Engram on disk" : "");
+  const std::string label = fmt::format(
+      "{} numerics, {} kernels, {} threads{}{}{}", open.numerics, open.kernels, open.threads,
+      open.engram_placement == "disk" ? ", Engram on disk" : "", switches.empty() ? "" : ", ", switches);
   RORQUAL_TRY_ASSIGN(const auto model, open_model(opened, open));
   InvarianceRun run(*model, cases, label, report);
   if (is_first) RORQUAL_TRY(run.make_reference());
