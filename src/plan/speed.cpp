@@ -61,6 +61,10 @@ double bytes_per_weight(std::string_view format) {
   return format == "bf16" ? 2 : 4;
 }
 
+double ratio_of(int64_t a, int64_t b) {
+  return static_cast<double>(a) / static_cast<double>(b);
+}
+
 double divide(double amount, double rate) {
   return rate > 0 ? amount / rate : 0;
 }
@@ -377,10 +381,15 @@ void StepClock::add_attention(const StepRows& step) {
       }
     }
   }
+  const model::Config& release = model::release_config();  // whose widths the rates are of
   const auto count = static_cast<double>(step.count);
-  add_stage("attention over entries", "attend", step, windows / count);
-  add_stage("attention over entries", "attend_slot", step, slots / count);
-  add_stage("index scores", "index_key", step, keys / count);
+  const double width = ratio_of(config_.num_attention_heads * config_.head_dim,
+                                release.num_attention_heads * release.head_dim);
+  const double index_width = ratio_of(config_.index_n_heads * config_.index_head_dim,
+                                      release.index_n_heads * release.index_head_dim);
+  add_stage("attention over entries", "attend", step, windows / count * width);
+  add_stage("attention over entries", "attend_slot", step, slots / count * width);
+  add_stage("index scores", "index_key", step, keys / count * index_width);
 }
 
 void StepClock::add_overheads(const StepRows& step) {
@@ -392,8 +401,12 @@ void StepClock::add_overheads(const StepRows& step) {
     return add_time("launches and exchange", "latency", layers * seconds, kAssumedSpread);
   }
   add_attention(step);
-  add_stage("sublayer boundaries", "boundary", step, 2 * layers);
-  add_stage("row work of layers", "layer_row", step, layers);
+  const model::Config& release = model::release_config();
+  add_stage(
+      "sublayer boundaries", "boundary", step,
+      2 * layers * ratio_of(config_.hc_mult * config_.hidden_size, release.hc_mult * release.hidden_size));
+  add_stage("row work of layers", "layer_row", step,
+            layers * ratio_of(config_.hidden_size, release.hidden_size));
   StepRows section = step;  // costs the same for any number of rows
   section.rows = 1;
   add_stage("parallel sections", "region", section, layers * kRegionsPerLayer);

@@ -118,6 +118,19 @@ TEST(Speed, AStageCostsItsSamplesAndStraightLinesBetween) {
   EXPECT_NEAR(step_seconds(128), 40e-3, 1e-9);  // twice 64 rows
 }
 
+TEST(Speed, NarrowModelsPayForTheirOwnWidths) {
+  MemoryPlan plan;
+  plan.config = model::release_config();
+  plan.config.num_hidden_layers = 1;
+  Machine machine = simple_machine();
+  for (StageRate& rate : machine.stages) rate.one_row = rate.many_rows = exact(1e15);
+  machine.stages[1].one_row = exact(1e3);  // attention over a full window
+  const SpeedQuestion question{.prompt_tokens = 500, .generate_tokens = 2, .batch = 1};
+  EXPECT_NEAR(predict_speed(plan, plan.parts, machine, question).decode.seconds, 1e-3, 1e-9);
+  plan.config.num_attention_heads /= 8;
+  EXPECT_NEAR(predict_speed(plan, plan.parts, machine, question).decode.seconds, 1e-3 / 8, 1e-9);
+}
+
 TEST(Speed, StagesAddUpToThePhase) {
   const MemoryPlan plan = plan_memory(model::release_config(), {.threads = 1});
   const auto speed = predict_speed(plan, plan.parts, simple_machine(), {});
