@@ -241,7 +241,7 @@ std::string switches_markdown() {
       "`--exact-switches` "
       "makes sure of it (an error beside one that is on), `--fast` turns all on except those given by name. "
       "The "
-      "switches that are on are shown at start, in `/version` and `/v1/models`, and in the record of every "
+      "switches that are on are shown at start, in `/version`, and in the record of every "
       "capture.\n\n"
       "## Lossy switches\n";
   for (const auto& spec : model::switch_registry()) {
