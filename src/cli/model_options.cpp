@@ -18,7 +18,7 @@ OptionSpec max_model_len_option() {
   return {.name = "max-model-len",
           .kind = OptionKind::size,
           .group = "memory",
-          .help = "tokens of prompt and answer together; auto = the model's, at most 32768",
+          .help = "tokens of prompt and answer together; auto = the most that fits, at most 32768",
           .value_name = "TOKENS",
           .default_value = "auto",
           .choices = "auto",

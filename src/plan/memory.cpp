@@ -253,8 +253,9 @@ void add_work(MemoryPlan& plan) {
                                                    kSamplerToken_bytes * plan.config.vocab_size));
 }
 
-void add_program(MemoryPlan& plan, int64_t num_tensors) {
-  const int64_t embedded = plan.settings.is_embedded ? checkpoint_bytes(plan.config) : 0;
+/// `loaded_bytes` of the checkpoint are read by this version.
+void add_program(MemoryPlan& plan, int64_t num_tensors, int64_t loaded_bytes) {
+  const int64_t embedded = plan.settings.is_embedded ? loaded_bytes : 0;
   const int64_t map = plan.config.engram_layer_ids.empty() ? 0 : 4 * plan.config.vocab_size;
   plan.parts.push_back(plain(PartKind::program, kProgram_bytes + kThread_bytes * plan.settings.threads +
                                                     kTokenizerToken_bytes * plan.config.vocab_size +
@@ -292,16 +293,20 @@ MemoryPlan plan_memory(const model::Config& config, const MemorySettings& settin
   MemoryPlan plan;
   plan.config = config;
   plan.settings = settings;
-  int64_t num_tensors = 0;
+  int64_t num_tensors = 0, loaded_bytes = 0;
   Weigher weigher(plan.config, plan.settings);
   for (const ReleaseTensor& tensor : tensor_kinds(config)) {
     weigher.add(tensor);
     num_tensors += tensor.count;
+    const model::TensorGroup group = tensor.entry.group;
+    const bool is_loaded =
+        group != TensorGroup::vision && (group != TensorGroup::draft || settings.with_drafts);
+    if (is_loaded) loaded_bytes += tensor.count * tensor.entry.size_bytes();
   }
   plan.parts = weigher.finish();
   add_caches(plan);
   add_work(plan);
-  add_program(plan, num_tensors);
+  add_program(plan, num_tensors, loaded_bytes);
   std::stable_sort(plan.parts.begin(), plan.parts.end(),
                    [](const Part& a, const Part& b) { return a.kind < b.kind; });
   return plan;
