@@ -18,7 +18,8 @@ Options capture_options() {
   return {{.name = "corpus",
            .kind = OptionKind::path,
            .group = "capture",
-           .help = "text to cut into windows, or a panel (.json)",
+           .help = "text to cut into windows; or a panel, a capture (.safetensors) or another program's "
+                   "panel: its windows",
            .value_name = "FILE",
            .is_common = true,
            .is_required = true},

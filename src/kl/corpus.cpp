@@ -73,6 +73,28 @@ Result<Corpus> cut_windows(const text::Tokenizer& tokenizer, std::string name, s
   return cut_ids(*bos, ids, std::move(name), text, options);
 }
 
+Result<Corpus> corpus_of(const Dump& dump) {
+  const auto num_windows = static_cast<size_t>(dump.info.num_windows);
+  if (dump.window_ids.empty() || dump.window_begin.size() != num_windows + 1 ||
+      dump.window_first_scored.size() != num_windows) {
+    return Error(
+        Code::unsupported,
+        fmt::format("the capture of corpus '{}' does not hold the tokens of its windows", dump.info.corpus),
+        "use the text that it was made of, or a capture in .safetensors form");
+  }
+  Corpus corpus;
+  corpus.name = dump.info.corpus;
+  corpus.sha256 = dump.info.corpus_sha256;
+  corpus.context = dump.info.context;
+  for (size_t w = 0; w < num_windows; ++w) {
+    Window& window = corpus.windows.emplace_back();
+    window.ids.assign(dump.window_ids.begin() + dump.window_begin[w],
+                      dump.window_ids.begin() + dump.window_begin[w + 1]);
+    window.first_scored = dump.window_first_scored[w];
+  }
+  return corpus;
+}
+
 std::string windows_sha256(const Corpus& corpus) {
   Sha256 hash;
   for (const Window& window : corpus.windows) {

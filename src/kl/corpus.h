@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kl/dump.h"
 #include "text/tokenizer.h"
 
 namespace rorqual::kl {
@@ -49,5 +50,9 @@ std::string windows_sha256(const Corpus& corpus);
 /// A panel file (JSON, schema rorqual.kl.panel/1): cases with prompt ids and continuation ids; the
 /// continuation is scored.
 Result<Corpus> read_panel(const std::string& path);
+
+/// The windows that a capture or another program's panel was made of, to score them again. unsupported when
+/// the file does not hold its tokens (public dumps).
+Result<Corpus> corpus_of(const Dump& dump);
 
 }  // namespace rorqual::kl

@@ -33,7 +33,8 @@ struct ModelOptions {
   int64_t max_sequences = 8;
   int64_t num_blocks = 0;  // 0 = enough for max_model_len tokens in every sequence
   int64_t truncate_slack = 8;
-  int64_t scratch_bytes = 0;  // address space for the work memory of steps (plan/memory_step.h); 0 = as needed
+  int64_t scratch_bytes =
+      0;  // address space for the work memory of steps (plan/memory_step.h); 0 = as needed
 };
 
 /// Intermediate values of one layer, for checks against golden runs. Pointers are valid during the call only.

@@ -18,6 +18,7 @@
 #include "kl/capture_parts.h"
 #include "kl/corpus.h"
 #include "kl/dump.h"
+#include "kl/full_logits.h"
 #include "kl/run_record.h"
 #include "tools/row_progress.h"
 
@@ -83,14 +84,34 @@ struct Opened {
   kl::Corpus corpus;
 };
 
+/// What is not a panel, a capture or another program's panel is a text.
+bool is_text(const std::string& path) {
+  for (const auto* extension : {".json", ".tsv", ".npy", ".npz", ".safetensors"}) {
+    if (has_extension(path, extension)) return false;
+  }
+  return true;
+}
+
+Result<kl::Corpus> read_windows(const std::string& path) {
+  if (has_extension(path, ".json")) {
+    auto panel = kl::read_panel(path);
+    if (panel.ok() || panel.error().code() != Code::corrupt_data) return panel;
+    auto external = kl::read_external_panel(path, 1);
+    if (!external.ok()) return panel;  // what was wrong with it as our own panel says more
+    return kl::corpus_of(external->dump);
+  }
+  RORQUAL_TRY_ASSIGN(const auto external, kl::read_capture_or_panel(path, 1));
+  return kl::corpus_of(external.dump);
+}
+
 /// Corpus first where that needs no engine: a text that is too short should not cost a loaded model.
 Result<Opened> open_all(const KlCaptureOptions& options) {
   std::optional<kl::Corpus> corpus;
   std::string text;
   const std::string name = std::filesystem::path(options.corpus).stem().string();
   const kl::CutOptions cut{options.context, options.windows};
-  if (has_extension(options.corpus, ".json")) {
-    RORQUAL_TRY_ASSIGN(corpus, kl::read_panel(options.corpus));
+  if (!is_text(options.corpus)) {
+    RORQUAL_TRY_ASSIGN(corpus, read_windows(options.corpus));
     if (const auto count = static_cast<size_t>(options.windows); corpus->windows.size() > count)
       corpus->windows.resize(count);
   } else {

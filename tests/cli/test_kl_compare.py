@@ -62,6 +62,43 @@ class Captures(ProgramTest):
         self.assertAlmostEqual(total / result["positions"], result["mean_kl"], places=12)
         self.assertIn("latin", {row["class"].lower() for row in classes})
 
+    def test_windows_of_a_capture_and_of_another_programs_panel_are_scored_again(self):
+        full, again, served = (self.root / f"{name}.safetensors" for name in ("full", "full-again", "full-served"))
+        logits = [self.root / f"{name}.safetensors" for name in ("logits", "logits-served")]
+        options = ["--context", 32, "--windows", 4, "--top-k", 24]
+        exact = ["--numerics", "exact"]
+        for done in (run("kl", "capture", "--corpus", self.root / "code.txt", "--out", full, "--logits", logits[0], *options, *exact),
+                     run("kl", "capture", "--corpus", full, "--out", again, "--top-k", 24, *exact)):
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(full.read_bytes(), again.read_bytes())
+
+        # The same rows as a panel of another program: one array file per case and a manifest.
+        header_size = int.from_bytes(logits[0].read_bytes()[:8], "little")
+        data = logits[0].read_bytes()[8:]
+        header, data = json.loads(data[:header_size]), data[header_size:]
+        first, last = header["logits"]["data_offsets"]
+        rows, vocab = header["logits"]["shape"]
+        ids_begin, ids_end = header["window_ids"]["data_offsets"]
+        ids = [int.from_bytes(data[i:i + 4], "little") for i in range(ids_begin, ids_end, 4)]
+        cases, per_case = [], rows // 4
+        for case in range(4):
+            head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({per_case}, {vocab}), }}".ljust(117) + "\n"
+            size = per_case * vocab * 4
+            (self.root / f"case{case}.npy").write_bytes(
+                b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode()
+                + data[first + case * size:first + (case + 1) * size])
+            cases.append({"ids": ids[case * 32:(case + 1) * 32], "first_scored": 16, "logits": f"case{case}.npy"})
+        panel = self.root / "short4.json"
+        panel.write_text(json.dumps({"model": "reference code", "corpus": "short4", "cases": cases}))
+        done = run("kl", "capture", "--corpus", panel, "--out", served, "--logits", logits[1], "--top-k", 24, *exact)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for id_set in ("both", "candidate", "full"):
+            done = run("kl", "compare", panel, logits[1], "--id-set", id_set, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            result = json.loads(done.stdout)
+            self.assertEqual((result["positions"], result["top1"]), (rows, 1))
+            self.assertLess(abs(result["mean_kl"]), 1e-9)
+
     def test_captures_of_different_settings_are_refused(self):
         done = run("kl", "compare", self.capture("exact"), self.capture("short"))
         self.assert_error(done, 4, "captures cannot be compared", "number of windows is 4 in the reference, 2 in the")
