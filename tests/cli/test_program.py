@@ -40,7 +40,7 @@ class Usage(ProgramTest):
     def test_messages_name_only_commands_and_options_that_exist(self):
         reference = run("--help=markdown").stdout
         options = set(re.findall(r"--[a-z][a-z-]*", reference)) | {"--version"}
-        options |= {"--test", "--no-install-recommends"}  # of scripts/setup, of apt-get
+        options |= {"--test", "--no-install-recommends", "--local-dir"}  # of scripts/setup, apt-get, hf
         commands = set(re.findall(r"^## rorqual ([a-z ]+)$", reference, re.MULTILINE))
         groups = {command.split()[0] for command in commands if " " in command}
         for path in sorted((program.ROOT / "src").rglob("*.cpp")):
