@@ -236,12 +236,12 @@ std::string switches_markdown() {
       "Generated from the registry (`src/model/switches.cpp`) by `rorqual --help=switches`; a test compares "
       "this page "
       "with the program.\n\n"
-      "Every option that can change what the model says is here. A lossy switch has a measured KL and passes "
-      "the gate of [fidelity.md](fidelity.md), or it does not ship. As started, all are off; "
-      "`--exact-switches` "
-      "makes sure of it (an error beside one that is on), `--fast` turns all on except those given by name. "
-      "The "
-      "switches that are on are shown at start, in `/version`, and in the record of every "
+      "Every option that can change what the model says is here. A lossy switch has a measured KL and a "
+      "verdict "
+      "of the gate of [fidelity.md](fidelity.md). As started, all are off; `--exact-switches` makes sure of "
+      "it (an error beside one that is on). `--fast` turns those on that passed the gate; one that failed is "
+      "on only where it is asked for by name. The switches that are on are shown at start, in `/version`, "
+      "and in the record of every "
       "capture.\n\n"
       "## Lossy switches\n";
   for (const auto& spec : model::switch_registry()) {
@@ -249,19 +249,22 @@ std::string switches_markdown() {
     text += fmt::format(
         "\n### --{0} {1}\n"
         "| | |\n|---|---|\n"
-        "| default | `{2}` (no loss); `--fast` sets `{3}` |\n"
+        "| default | `{2}` (no loss) |\n"
+        "| gate | {3} |\n"
+        "| in `--fast` | {7} |\n"
         "| changes | {4} |\n"
         "| known elsewhere as | {5} |\n"
         "| since | {6} |\n"
         "| turn it off | `--{0} {2}`, or `--exact-switches` |\n",
-        spec.option, spec.choices, spec.exact_value, spec.fast_value, spec.changes, spec.public_name,
-        spec.since);
+        spec.option, spec.choices, spec.exact_value, record.gate, spec.changes, spec.public_name, spec.since,
+        spec.is_in_fast ? "yes" : "no");
     text += fmt::format("| speed | {} |\n| memory | {} |\n", record.speed, record.memory);
     text += fmt::format(
-        "\n| mean KL caused | neutral | code | agentic | panel |\n|---|---|---|---|---|\n| {} | {} | {} | {} "
+        "\n| mean KL to `exact`, without -> with it | neutral | code | agentic | panel "
+        "|\n|---|---|---|---|---|\n| {} | {} | {} | {} "
         "| {} "
         "|\n",
-        spec.fast_value, record.kl_neutral, record.kl_code, record.kl_agentic, record.kl_panel);
+        spec.lossy_value, record.kl_neutral, record.kl_code, record.kl_agentic, record.kl_panel);
   }
   text +=
       "\n## Options that are not lossy\n| option | default | what it changes | cost |\n|---|---|---|---|\n";

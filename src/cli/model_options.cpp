@@ -95,11 +95,12 @@ Options switch_options() {
                      .kind = OptionKind::flag,
                      .group = "lossy switches",
                      .help = "every lossy switch off; an error beside one that is on"});
-  options.push_back({.name = "fast",
-                     .kind = OptionKind::flag,
-                     .group = "lossy switches",
-                     .help = "every lossy switch on, except those given by name",
-                     .is_common = true});
+  options.push_back(
+      {.name = "fast",
+       .kind = OptionKind::flag,
+       .group = "lossy switches",
+       .help = "the lossy switches on that passed the gate (docs/switches.md); those given by name win",
+       .is_common = true});
   return options;
 }
 

@@ -126,7 +126,8 @@ TEST(SwitchOptions, BecomeTheSwitchesOfTheModel) {
   };
   EXPECT_EQ(switches_of({}, {})->switches, model::Switches{});
   EXPECT_EQ(switches_of({"--lm-head=fp8"}, {})->switches.lm_head, model::HeadFormat::fp8);
-  EXPECT_EQ(switches_of({"--fast"}, {})->switches.lm_head, model::HeadFormat::fp8);
+  EXPECT_EQ(switches_of({"--fast"}, {})->switches.lm_head, model::HeadFormat::bf16);  // failed its gate
+  EXPECT_EQ(switches_of({"--fast", "--lm-head=fp8"}, {})->switches.lm_head, model::HeadFormat::fp8);
   EXPECT_EQ(switches_of({"--fast", "--lm-head=bf16"}, {})->switches.lm_head, model::HeadFormat::bf16);
   EXPECT_EQ(switches_of({}, {{"RORQUAL_LM_HEAD", "fp8"}})->switches.lm_head, model::HeadFormat::fp8);
   EXPECT_TRUE(switches_of({"--exact-switches"}, {}).ok());

@@ -32,6 +32,7 @@ struct SwitchRecord {
   std::string_view kl_code = "not measured";
   std::string_view kl_agentic = "not measured";
   std::string_view kl_panel = "not measured";
+  std::string_view gate = "not measured";  // verdict of `kl gate`
   std::string_view speed = "not measured";
   std::string_view memory = "not measured";
 };
@@ -40,7 +41,8 @@ struct SwitchSpec {
   std::string_view option;       // without dashes
   std::string_view choices;      // "bf16|fp8"
   std::string_view exact_value;  // the default: no loss
-  std::string_view fast_value;   // what --fast sets
+  std::string_view lossy_value;  // the other one
+  bool is_in_fast;               // --fast sets it: only switches that passed the gate
   std::string_view help;         // one line, for the option table
   std::string_view changes;      // what differs in the numbers
   std::string_view public_name;  // how public fidelity pages call it
@@ -64,7 +66,7 @@ Result<Switches> parse_switches(std::string_view text);
 /// What the user asked for, as options.
 struct SwitchChoice {
   bool exact = false;                                      // --exact-switches: all off
-  bool fast = false;                                       // --fast: all on
+  bool fast = false;                                       // --fast: all that passed the gate
   std::vector<std::pair<std::string, std::string>> given;  // option, value: explicit ones win over --fast
 };
 

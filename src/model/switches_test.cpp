@@ -20,9 +20,9 @@ TEST(SwitchRegistry, NamesAreUniqueAndFieldsAreFilled) {
     EXPECT_TRUE(names.insert(spec.option).second) << spec.option;
     EXPECT_TRUE(public_names.insert(spec.public_name).second) << spec.public_name;
     EXPECT_FALSE(spec.help.empty() || spec.changes.empty() || spec.since.empty()) << spec.option;
-    EXPECT_NE(spec.exact_value, spec.fast_value) << spec.option;
+    EXPECT_NE(spec.exact_value, spec.lossy_value) << spec.option;
     for (const auto value : {spec.record.kl_neutral, spec.record.kl_code, spec.record.kl_agentic,
-                             spec.record.kl_panel, spec.record.speed, spec.record.memory}) {
+                             spec.record.kl_panel, spec.record.gate, spec.record.speed, spec.record.memory}) {
       EXPECT_FALSE(value.empty()) << spec.option;
     }
     EXPECT_EQ(find_switch(spec.option), &spec);
@@ -34,8 +34,8 @@ TEST(SwitchRegistry, EveryValueCanBeSetAndReadBackAndTheDefaultIsExact) {
   for (const auto& spec : switch_registry()) {
     EXPECT_EQ(spec.read(Switches{}), spec.exact_value) << spec.option;
     Switches switches;
-    spec.write(switches, spec.fast_value);
-    EXPECT_EQ(spec.read(switches), spec.fast_value) << spec.option;
+    spec.write(switches, spec.lossy_value);
+    EXPECT_EQ(spec.read(switches), spec.lossy_value) << spec.option;
     spec.write(switches, spec.exact_value);
     EXPECT_EQ(switches, Switches{}) << spec.option;
   }
@@ -43,9 +43,8 @@ TEST(SwitchRegistry, EveryValueCanBeSetAndReadBackAndTheDefaultIsExact) {
 
 TEST(SwitchRegistry, TextOfTheSwitchesThatAreOnReadsBack) {
   EXPECT_EQ(describe_switches({}), "");
-  SwitchChoice fast;
-  fast.fast = true;
-  const Switches all = *choose_switches(fast);
+  Switches all;
+  for (const auto& spec : switch_registry()) spec.write(all, spec.lossy_value);
   const auto text = describe_switches(all);
   EXPECT_THAT(text, HasSubstr("lm-head=fp8"));
   EXPECT_EQ(*parse_switches(text), all);
@@ -68,12 +67,13 @@ TEST(SwitchRegistry, TheBytesOfTheHeadAreThoseOfThePackedMatrix) {
   EXPECT_THAT(std::string(record.memory), HasSubstr("1,323,827,200 -> 663,206,400 bytes"));
 }
 
-TEST(SwitchChoiceRules, AreExactByDefaultAllOnWithFastAndAnExplicitValueWinsOverFast) {
+TEST(SwitchChoiceRules, AreExactByDefaultFastTakesWhatPassedTheGateAndAnExplicitValueWins) {
   EXPECT_EQ(*choose_switches({}), Switches{});
   SwitchChoice choice;
   choice.fast = true;
   for (const auto& spec : switch_registry()) {
-    EXPECT_EQ(spec.read(*choose_switches(choice)), spec.fast_value);
+    EXPECT_EQ(spec.read(*choose_switches(choice)), spec.is_in_fast ? spec.lossy_value : spec.exact_value);
+    EXPECT_EQ(spec.is_in_fast, spec.record.gate.substr(0, 6) == "passed") << spec.option;
   }
   choice.given = {{"lm-head", "bf16"}};
   EXPECT_EQ(choose_switches(choice)->lm_head, HeadFormat::bf16);

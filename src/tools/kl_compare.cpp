@@ -187,7 +187,7 @@ Result<std::vector<kl::ClassRow>> classes_of(const Run& run, const kl::Positions
     return Error(Code::invalid_argument,
                  fmt::format("the tokenizer has {} tokens, the captures' vocabulary {}",
                              run.tokenizer->vocab_size(), dump.info.vocab_size),
-                 "give the tokenizer of the captured model: --tokenizer FILE or --model DIR");
+                 "give the tokenizer of the captured model: --tokenizer FILE or model folder");
   }
   return kl::split_by_class(*run.tokenizer, dump.token, positions);
 }
