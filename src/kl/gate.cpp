@@ -25,6 +25,13 @@ double limit_of(double old_value, double relative, double absolute) {
   return std::max((1 + relative) * old_value, old_value + absolute);
 }
 
+/// Whether a second old run is within the allowance, by the formulas of the limits and not by a difference:
+/// what passes as a change must not count as noise because of its last bit.
+bool agrees(double again, double old_value, const GateLimits& limits) {
+  const double low = std::min((1 - limits.relative) * old_value, old_value - limits.absolute);
+  return low <= again && again <= limit_of(old_value, limits.relative, limits.absolute);
+}
+
 std::string percent(double ratio) {
   return std::isfinite(ratio) ? fmt::format("{:+.1f} %", 100 * ratio) : "from 0";
 }
@@ -69,7 +76,7 @@ GateCorpus judge(const GateNumbers& numbers, const GateLimits& limits) {
   if (!std::isfinite(old_kl) || !std::isfinite(new_kl) || !std::isfinite(apart)) {
     out.verdict = Verdict::failed;
     out.reason = "a divergence is not finite";
-  } else if (apart > allowed) {
+  } else if (numbers.old_again_kl && !agrees(*numbers.old_again_kl, old_kl, limits)) {
     out.verdict = Verdict::undecided;
     out.reason = fmt::format("two runs of the old side differ by {:.4f}, more than the allowance of {:.4f}",
                              apart, allowed);

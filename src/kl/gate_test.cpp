@@ -54,6 +54,13 @@ TEST(Gates, AreUndecidedWhereTheOldSideDoesNotRepeat) {
   EXPECT_EQ(judge(noisy, {}).verdict, Verdict::passed);
   noisy.old_again_kl = 0.0965;  // smaller is as noisy
   EXPECT_EQ(judge(noisy, {}).verdict, Verdict::undecided);
+  for (const double old_kl : {0.0309, 0.05, 0.00185172}) {  // exactly the allowance, up or down
+    GateNumbers edge = numbers(old_kl, old_kl);
+    edge.old_again_kl = std::max(1.03 * old_kl, old_kl + 3e-4);
+    EXPECT_EQ(judge(edge, {}).verdict, Verdict::passed) << old_kl;
+    edge.old_again_kl = std::min(0.97 * old_kl, old_kl - 3e-4);
+    EXPECT_EQ(judge(edge, {}).verdict, Verdict::passed) << old_kl;
+  }
   GateNumbers unknown = numbers(0.1, 0.1);
   unknown.old_is_nondeterministic = true;
   EXPECT_EQ(judge(unknown, {}).verdict, Verdict::undecided);
