@@ -150,6 +150,14 @@ class WindowSink final : public runtime::TokenSink {
   runtime::FinishInfo end_;
 };
 
+/// 0 = it differs between windows; panels of other programs are described the same way.
+int64_t common_first_scored(const Corpus& corpus) {
+  const int64_t first = corpus.windows.front().first_scored;
+  const bool is_common = std::all_of(corpus.windows.begin(), corpus.windows.end(),
+                                     [=](const Window& window) { return window.first_scored == first; });
+  return is_common ? first : 0;
+}
+
 Dump empty_dump(const runtime::EngineInfo& engine, const Corpus& corpus, int64_t top_k) {
   Dump dump;
   DumpInfo& info = dump.info;
@@ -161,7 +169,7 @@ Dump empty_dump(const runtime::EngineInfo& engine, const Corpus& corpus, int64_t
   info.num_windows = static_cast<int64_t>(corpus.windows.size());
   info.vocab_size = engine.vocab_size;
   info.top_k = std::min(top_k, engine.vocab_size);
-  info.first_scored = corpus.context > 0 ? corpus.windows.front().first_scored : 0;
+  info.first_scored = common_first_scored(corpus);
   info.scored_positions = corpus.scored_positions();
   dump.window_rows = {0};
   dump.window_begin = {0};

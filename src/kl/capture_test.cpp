@@ -211,6 +211,21 @@ void plain_rows(const runtime::Request& request, runtime::TokenSink& sink) {
   }
 }
 
+TEST(Captures, SayWhereScoringStartsOnlyIfAllWindowsAgree) {
+  const auto first_scored = [](int64_t context, const std::vector<Window>& windows) {
+    Corpus corpus;
+    corpus.name = "panel";
+    corpus.context = context;
+    corpus.windows = windows;
+    const auto dump = capture(*fake_engine({}), corpus, {.top_k = 5});
+    EXPECT_TRUE(dump.ok());
+    return dump.ok() ? dump->info.first_scored : -1;
+  };
+  EXPECT_EQ(first_scored(0, {{{1, 2, 3}, 1}, {{4, 5, 6, 7, 8}, 1}}), 1);  // lengths differ
+  EXPECT_EQ(first_scored(4, {{{1, 2, 3, 4}, 1}, {{5, 6, 7, 8}, 2}}), 0);
+  EXPECT_EQ(first_scored(0, {{{1, 2, 3}, 1}, {{5, 6, 7, 8}, 2}}), 0);
+}
+
 TEST(Captures, SortEqualValuesByTheLargerIdAndKeepTheTokensOwnValue) {
   RowEngine engine([](const runtime::Request& request, runtime::TokenSink& sink) {
     for (size_t i = 4; i < 8; ++i) {
@@ -341,6 +356,35 @@ TEST(CaptureParts, AreNotTakenFromAnotherCaptureUnlessDiscarded) {
   other_model.discards_parts = true;
   ASSERT_TRUE(capture(engine, corpus, other_model).ok());
   EXPECT_EQ(engine.num_requests, 2);
+  remove_parts(parts);
+}
+
+TEST(CaptureParts, WithoutWindowsBelongToNobody) {
+  const Corpus corpus = numbers(2, 8, 50);
+  const std::string parts = temporary("x.npz.part");
+  CaptureOptions options{.top_k = 2, .parts_path = parts, .parts_identity = "server without --max-logprobs"};
+  RowEngine refusing(plain_rows);
+  refusing.dies_at = 1;
+  EXPECT_FALSE(capture(refusing, corpus, options).ok());
+  ASSERT_TRUE(std::filesystem::exists(parts));
+  options.parts_identity = "server with it";
+  RowEngine engine(plain_rows);
+  const auto dump = capture(engine, corpus, options);
+  EXPECT_TRUE(dump.ok()) << dump.error().message();
+  remove_parts(parts);
+}
+
+TEST(CaptureParts, HaveOneWriter) {
+  const std::string parts = temporary("x.npz.part");
+  {
+    const auto first = CaptureParts::open(parts, "a", false);
+    ASSERT_TRUE(first.ok()) << first.error().message();
+    const auto second = CaptureParts::open(parts, "a", false);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code(), Code::io);
+    EXPECT_FALSE(CaptureParts::open(parts, "b", true).ok());
+  }
+  EXPECT_TRUE(CaptureParts::open(parts, "b", true).ok());
   remove_parts(parts);
 }
 
