@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/units.h"
@@ -20,6 +21,14 @@ struct Change {
   MemorySettings settings;
   std::string text;
 };
+
+/// "1.3 GiB", never less than `bytes`: tenths of the unit, rounded up.
+std::string at_least(int64_t bytes) {
+  int64_t unit = 1024;
+  while (unit < (int64_t{1} << 50) && bytes / 1024 >= unit) unit *= 1024;
+  const double tenth = static_cast<double>(unit) / 10;
+  return format_bytes(static_cast<int64_t>(std::ceil(std::ceil(static_cast<double>(bytes) / tenth) * tenth)));
+}
 
 class Doctor {
  public:
@@ -126,20 +135,36 @@ class Doctor {
     return all;
   }
 
+  /// "2.1 GiB more RAM" for `bytes` to fit, and by how much a cgroup limit must rise. The system of a
+  /// described machine and our own reserve take their shares of what is added.
+  std::string more_memory(int64_t bytes) const {
+    const int64_t available = ram_with_reserve_bytes(bytes);
+    const int64_t missing = available - machine_.ram_available_bytes, limit = machine_.cgroup_limit_bytes;
+    const bool is_limited = limit > 0 && (machine_.is_described || limit < machine_.ram_total_bytes);
+    int64_t ram = missing, raise = 0;
+    if (machine_.is_described) {
+      ram = ram_total_for(available) - machine_.ram_total_bytes;
+      if (is_limited) raise = available - limit;
+    } else if (is_limited) {
+      raise = missing;  // a part of the limit may be in use
+      ram = limit + raise - machine_.ram_total_bytes;
+    }
+    std::vector<std::string> words;
+    if (ram > 0) words.push_back(at_least(ram) + " more RAM");
+    if (raise > 0) words.push_back("a cgroup limit that is " + at_least(raise) + " higher");
+    return fmt::format("{}", fmt::join(words, " and "));
+  }
+
   void add_ram(std::vector<Cure>& cures) const {
-    const auto more = [&](int64_t bytes) {
-      // The reserve grows with the memory: 2 % of what is added.
-      return format_bytes((bytes - available_) * 50 / 49 + 1);
-    };
     if (has_tables_in_ram()) {
       MemorySettings on_disk = memory_.settings;
       on_disk.engram_on_disk = true;
       const int64_t bytes = needed(on_disk);
       if (bytes > available_) {
-        cures.push_back({fmt::format("{} more RAM with --engram-placement disk", more(bytes)), 0, 0});
+        cures.push_back({more_memory(bytes) + " with --engram-placement disk", 0, 0});
       }
     }
-    cures.push_back({fmt::format("{} more RAM", more(needed_)), 0, 0});
+    cures.push_back({more_memory(needed_), 0, 0});
   }
 
   const MemoryPlan& memory_;

@@ -15,6 +15,7 @@ namespace rorqual::plan {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
+constexpr int64_t kLeastSize = kMiB;  // below: a forgotten suffix
 constexpr int kMaxGpus = 64;
 constexpr double kWide = 0.5;    // spread of what is assumed
 constexpr double kSheet = 0.15;  // spread of data sheets: what kernels reach lies below them
@@ -65,12 +66,13 @@ std::optional<double> parse_rate(std::string_view text) {
 }
 
 Result<int64_t> parse_size(std::string_view key, std::string_view value) {
-  if (value.ends_with("iB")) value.remove_suffix(2);
-  if (value.ends_with("B")) value.remove_suffix(1);
-  const Result<int64_t> size = parse_count(value);
+  std::string_view number = value;
+  if (number.ends_with("iB")) number.remove_suffix(2);
+  if (number.ends_with("B")) number.remove_suffix(1);
+  const Result<int64_t> size = parse_count(number);
   constexpr int64_t kMost = int64_t{1} << 56;
-  if (size.ok() && *size > 0 && *size <= kMost) return size;
-  return bad_value(key, value, "a size such as 512G (2^30 bytes each) or 4T");
+  if (size.ok() && *size >= kLeastSize && *size <= kMost) return size;
+  return bad_value(key, value, "a whole size of at least 1M, such as 512G (2^30 bytes each) or 4T");
 }
 
 Rate described(double value, double spread) {
@@ -169,6 +171,32 @@ Status set_key(Machine& machine, Description& rest, std::string_view key, std::s
   return Ok();
 }
 
+Status refuse_repeated(std::vector<std::string_view>& seen, std::string_view key) {
+  if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+    return Error(Code::invalid_argument, fmt::format("--machine: '{}' is given twice", key),
+                 "several equal GPUs are written gpu=2x24G; different ones cannot be planned");
+  }
+  seen.push_back(key);
+  return Ok();
+}
+
+/// What the system and its services keep.
+int64_t system_share_bytes(int64_t total) {
+  return std::min(std::max(2 * kGiB, total / 25), total / 4);
+}
+
+Status set_gpu_rates(Machine& machine, const Description& rest) {
+  for (const auto& [key, value] :
+       {std::pair{"gpu-bandwidth", rest.gpu_bandwidth}, std::pair{"link", rest.link}}) {
+    if (value.empty()) continue;
+    if (machine.gpus.empty()) return bad_value(key, value, "a GPU beside it, such as gpu=24G");
+    Rate rate;
+    RORQUAL_TRY(set_rate(rate, key, value));
+    for (Gpu& gpu : machine.gpus) (key == std::string_view("link") ? gpu.link : gpu.read) = rate;
+  }
+  return Ok();
+}
+
 Status complete(Machine& machine, const Description& rest) {
   if (machine.ram_total_bytes == 0) {
     return Error(Code::invalid_argument, fmt::format("--machine {}: no ram", machine.name),
@@ -176,20 +204,13 @@ Status complete(Machine& machine, const Description& rest) {
   }
   machine.cpu = fmt::format("{} cores", rest.cores);
   if (machine.threads == 0) machine.threads = rest.cores;
-  // What the system and its services keep.
-  const int64_t kept =
-      std::min(std::max(2 * kGiB, machine.ram_total_bytes / 25), machine.ram_total_bytes / 4);
-  machine.ram_available_bytes = machine.ram_total_bytes - kept;
+  machine.ram_available_bytes = machine.ram_total_bytes - system_share_bytes(machine.ram_total_bytes);
   if (rest.cgroup_bytes > 0)
     apply_cgroup(machine, {.memory_bytes = rest.cgroup_bytes, .memory_used_bytes = 0});
   if (machine.ram_read.value == 0) machine.ram_read = described(kDefaultRamRead, kWide);
   if (machine.disk_read.value == 0) machine.disk_read = described(kDefaultDiskRead, kWide);
   machine.disk_random = described(kDefaultDiskRandom, kWide);
-  for (Gpu& gpu : machine.gpus) {
-    if (!rest.gpu_bandwidth.empty()) RORQUAL_TRY(set_rate(gpu.read, "gpu-bandwidth", rest.gpu_bandwidth));
-    if (!rest.link.empty()) RORQUAL_TRY(set_rate(gpu.link, "link", rest.link));
-  }
-  return Ok();
+  return set_gpu_rates(machine, rest);
 }
 
 int count_numa_nodes() {
@@ -239,6 +260,12 @@ const std::vector<NamedMachine>& named_machines() {
   return kMachines;
 }
 
+int64_t ram_total_for(int64_t available_bytes) {
+  // system_share_bytes takes the larger of two shares, but never more than a quarter.
+  const int64_t larger = std::max(available_bytes + 2 * kGiB, available_bytes + available_bytes / 24 + 1);
+  return std::min(larger, available_bytes + available_bytes / 3 + 1);
+}
+
 void apply_cgroup(Machine& machine, const CgroupLimits& limits) {
   if (!limits.memory_bytes) return;
   machine.cgroup_limit_bytes = *limits.memory_bytes;
@@ -270,6 +297,7 @@ Result<Machine> describe_machine(std::string_view text) {
     if (named.name == text) rest = named.description;
   }
   Description description;
+  std::vector<std::string_view> seen;
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
@@ -280,6 +308,7 @@ Result<Machine> describe_machine(std::string_view text) {
           fmt::format("--machine '{}': '{}' is no name of a machine and has no value", text, item),
           "write key=value with commas, as in ram=512G,gpu=24G; names: `rorqual plan --machine list`");
     }
+    RORQUAL_TRY(refuse_repeated(seen, item.substr(0, equals)));
     RORQUAL_TRY(set_key(machine, description, item.substr(0, equals), item.substr(equals + 1)));
   }
   RORQUAL_TRY(complete(machine, description));

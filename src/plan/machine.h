@@ -72,6 +72,9 @@ struct Machine {
 /// Errors: invalid_argument with the key, its value and what is allowed.
 Result<Machine> describe_machine(std::string_view text);
 
+/// Total memory of a described machine of which, beside what its system keeps, `available_bytes` are left.
+int64_t ram_total_for(int64_t available_bytes);
+
 /// Machines with names, for `plan --machine NAME`.
 struct NamedMachine {
   std::string_view name;

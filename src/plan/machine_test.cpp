@@ -43,16 +43,58 @@ TEST(Machine, order_of_keys_does_not_matter) {
 }
 
 TEST(Machine, faults_name_key_value_and_what_is_allowed) {
-  for (const char* text :
-       {"", "ram", "ram=", "ram=x", "ram=-1G", "ram=0", "gpu=24G", "ram=64G,gpu=9x", "ram=64G,gpu=99xh20",
-        "ram=64G,cores=0", "ram=64G,ram-bandwidth=fast", "ram=64G,colour=red", "8xh21", "ram=9999999999999T",
-        "ram=64G,gpu-bandwidth=1,gpu=24G,link=zero"}) {
+  for (const char* text : {"",
+                           "ram",
+                           "ram=",
+                           "ram=x",
+                           "ram=-1G",
+                           "ram=0",
+                           "gpu=24G",
+                           "ram=64G,gpu=9x",
+                           "ram=64G,gpu=99xh20",
+                           "ram=64G,cores=0",
+                           "ram=64G,ram-bandwidth=fast",
+                           "ram=64G,colour=red",
+                           "8xh21",
+                           "ram=9999999999999T",
+                           "ram=64G,gpu-bandwidth=1,gpu=24G,link=zero",
+                           "ram=512",
+                           "ram=64K",
+                           "ram=64G,gpu=24",
+                           "ram=64G,cgroup=0",
+                           "ram=64G,ram=128G",
+                           "ram=64G,gpu=24G,gpu=h200",
+                           "ram=64G,gpu=0x24G",
+                           "ram=64G,link=25G",
+                           "ram=64G,gpu=0,gpu-bandwidth=1T",
+                           "ram=64G,gpu-bandwidth=fast"}) {
     const auto machine = describe_machine(text);
     ASSERT_FALSE(machine.ok()) << text;
     EXPECT_EQ(machine.error().code(), Code::invalid_argument) << text;
     EXPECT_FALSE(machine.error().hint().empty()) << text;
   }
   EXPECT_NE(describe_machine("ram=64G,colour=red").error().message().find("colour"), std::string::npos);
+}
+
+TEST(Machine, faults_show_the_value_as_it_was_written) {
+  EXPECT_NE(describe_machine("ram=1.5TB").error().message().find("ram=1.5TB:"), std::string::npos);
+  EXPECT_NE(describe_machine("ram=64G,ram=1T").error().message().find("'ram' is given twice"),
+            std::string::npos);
+}
+
+TEST(Machine, total_memory_for_an_amount_available_is_enough_and_not_much_more) {
+  for (const int64_t available :
+       {int64_t{1000}, kGiB, 6 * kGiB, 7 * kGiB, 48 * kGiB, 49 * kGiB, 900 * kGiB}) {
+    const int64_t total = ram_total_for(available);
+    const auto left = [](int64_t bytes) {
+      Machine machine = *describe_machine("ram=" + std::to_string(std::max(bytes, int64_t{1} << 20)));
+      return machine.ram_available_bytes;
+    };
+    EXPECT_GE(left(total), available) << available;
+    if (total > 2 * (int64_t{1} << 20)) {
+      EXPECT_LT(left(total - (int64_t{1} << 20)), available) << available;
+    }
+  }
 }
 
 TEST(Machine, eight_machines_have_names) {

@@ -46,7 +46,7 @@ Placement start(const Machine& machine, const char* name) {
   Placement placement;
   placement.name = name;
   placement.of(Tier::ram).available_bytes =
-      machine.ram_available_bytes - ram_reserve_bytes(machine.ram_available_bytes);
+      std::max<int64_t>(0, machine.ram_available_bytes - ram_reserve_bytes(machine.ram_available_bytes));
   // What lies on disk are files of the checkpoint, which is there already or checked as a download.
   placement.of(Tier::disk).available_bytes = INT64_MAX;
   for (const Gpu& gpu : machine.gpus) {
@@ -93,6 +93,10 @@ void sort_parts(Placement& placement) {
 
 int64_t ram_reserve_bytes(int64_t available_bytes) {
   return std::max(64 * kMiB, available_bytes / 50);
+}
+
+int64_t ram_with_reserve_bytes(int64_t bytes) {
+  return std::max(bytes + 64 * kMiB, bytes + bytes / 49 + 1);
 }
 
 int64_t vram_reserve_bytes(int64_t memory_bytes) {

@@ -41,6 +41,9 @@ struct Placement {
 /// do.
 int64_t ram_reserve_bytes(int64_t available_bytes);
 
+/// What must be available for `bytes` to be usable beside the reserve.
+int64_t ram_with_reserve_bytes(int64_t bytes);
+
 /// Memory of a GPU that a plan leaves to its driver, graphs and fragments: 6 %, at least 1 GiB.
 int64_t vram_reserve_bytes(int64_t memory_bytes);
 

@@ -133,15 +133,34 @@ std::string cure_text(const Cure& cure) {
                      cure.short_bytes > 0 ? format_bytes(cure.short_bytes) + " short" : "fits");
 }
 
+/// A word as a shell reads it: quoted where it has signs that mean something there.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 /// The options that make `serve` do what the plan says.
 std::string serve_command(const Plan& plan) {
   const MemorySettings& s = plan.memory.settings;
-  std::string text =
-      fmt::format("rorqual serve {}", is_release(plan) ? "DeepSeek-V4.1-Flash" : plan.request.model);
+  std::string text = "rorqual serve";
+  if (is_release(plan)) {
+    text += " DeepSeek-V4.1-Flash";
+  } else if (!plan.request.is_embedded) {
+    text += " " + shell_word(plan.request.model);
+  }
   if (plan.memory.bytes(PartKind::engram_tables) > 0) {
     text += fmt::format(" --engram-placement {}", s.engram_on_disk ? "disk" : "host");
   }
-  return text + fmt::format(" --max-model-len {} --max-num-seqs {}", s.max_model_len, s.max_num_seqs);
+  text += fmt::format(" --max-model-len {} --max-num-seqs {}", s.max_model_len, s.max_num_seqs);
+  if (s.max_num_batched_tokens != PlanRequest{}.max_num_batched_tokens)
+    text += fmt::format(" --max-num-batched-tokens {}", s.max_num_batched_tokens);
+  if (s.numerics == kernels::Numerics::exact) text += " --numerics exact";
+  if (s.head_fp8) text += " --lm-head fp8";
+  return text;
 }
 
 void add_block(std::string& text, std::string_view title, const std::vector<std::string>& lines) {
@@ -186,7 +205,7 @@ Json machine_json(const Machine& machine) {
           {"cgroup_limit_bytes",
            machine.cgroup_limit_bytes > 0 ? Json(machine.cgroup_limit_bytes) : Json(nullptr)},
           {"ram_read_bytes_per_s", rate_json(machine.ram_read)},
-          {"disk_free_bytes", machine.disk_free_bytes},
+          {"disk_free_bytes", machine.disk_free_bytes > 0 ? Json(machine.disk_free_bytes) : Json(nullptr)},
           {"disk_read_bytes_per_s", rate_json(machine.disk_read)},
           {"gpus", std::move(gpus)}};
 }
@@ -395,7 +414,9 @@ Json plan_json(const Plan& plan) {
     const auto lines = download_lines(plan);
     out["download"] = {{"command", lines[0]},
                        {"bytes", kReleaseTensor_bytes},
-                       {"fits_on_disk", plan.machine.disk_free_bytes >= kReleaseTensor_bytes},
+                       {"fits_on_disk", plan.machine.disk_free_bytes > 0
+                                            ? Json(plan.machine.disk_free_bytes >= kReleaseTensor_bytes)
+                                            : Json(nullptr)},
                        {"verify_command", lines[2]}};
   }
   return out;

@@ -64,7 +64,11 @@ TEST(Verdict, refusal_has_both_numbers_the_cgroup_and_the_cures) {
   EXPECT_NE(message.find(" GiB of memory"), std::string::npos) << message;
   EXPECT_NE(message.find("98.0 GiB can be used"), std::string::npos) << message;
   EXPECT_NE(message.find("cgroup limit 100.0 GiB"), std::string::npos) << message;
-  EXPECT_NE(status.error().hint().find("more RAM: fits"), std::string::npos) << status.error().hint();
+  // RAM is there; the limit is what has to rise.
+  EXPECT_EQ(status.error().hint().find("more RAM"), std::string::npos) << status.error().hint();
+  EXPECT_NE(status.error().hint().find("a cgroup limit that is "), std::string::npos)
+      << status.error().hint();
+  EXPECT_NE(status.error().hint().find(" higher: fits"), std::string::npos) << status.error().hint();
 }
 
 TEST(Verdict, every_cure_that_claims_to_fit_does_when_planned_again) {
@@ -109,17 +113,55 @@ TEST(Verdict, every_cure_that_claims_to_fit_does_when_planned_again) {
   EXPECT_GE(checked, 4);
 }
 
-TEST(Verdict, the_ram_that_a_cure_asks_for_is_enough) {
-  Machine machine = *describe_machine("cpu-128");
-  const Plan plan = plan_of(model::release_config(), machine);
-  ASSERT_FALSE(plan.cures.empty());
-  const Cure& ram = plan.cures.back();
-  ASSERT_NE(ram.change.find("more RAM"), std::string::npos) << ram.change;
-  const double gib = std::stod(ram.change);
-  machine.ram_available_bytes += static_cast<int64_t>((gib + 0.1) * static_cast<double>(kGiB));
-  EXPECT_TRUE(plan_of(model::release_config(), machine).fits());
-  machine.ram_available_bytes -= 2 * kGiB;
-  EXPECT_FALSE(plan_of(model::release_config(), machine).fits());
+/// Bytes before `what` in a cure's text, 0 if it does not name it.
+int64_t asked_for(const std::string& text, const std::string& number_before, const std::string& what) {
+  const size_t end = text.find(what);
+  if (end == std::string::npos) return 0;
+  const size_t begin = number_before.empty() ? 0 : text.find(number_before) + number_before.size();
+  const std::string words = text.substr(begin, end - begin);
+  const double unit = words.find("TiB") != std::string::npos   ? 1024.0 * kGiB
+                      : words.find("GiB") != std::string::npos ? static_cast<double>(kGiB)
+                                                               : 1048576.0;
+  return static_cast<int64_t>(std::stod(words) * unit);
+}
+
+TEST(Verdict, the_memory_that_a_cure_asks_for_is_enough) {
+  struct Case {
+    int64_t ram, cgroup, max_num_seqs;
+    bool asks_ram, asks_cgroup;
+  };
+
+  const Case cases[] = {{2, 0, 8, true, false},     {64, 0, 8, true, false},    {280, 0, 8, true, false},
+                        {296, 0, 256, true, false}, {128, 0, 256, true, false}, {1024, 100, 8, false, true},
+                        {200, 100, 8, true, true},  {40, 60, 8, true, true},    {32, 1000, 8, true, false}};
+  for (const Case& c : cases) {
+    PlanRequest request;
+    request.max_num_seqs = c.max_num_seqs;
+    request.max_model_len = kDefaultMaxModelLen;
+    request.engram_placement = "disk";
+    const auto planned = [&](int64_t ram, int64_t cgroup) {
+      std::string text = "ram=" + std::to_string(ram);
+      if (cgroup > 0) text += ",cgroup=" + std::to_string(cgroup);
+      return release_on(text.c_str(), request);
+    };
+    const Plan plan = planned(c.ram * kGiB, c.cgroup * kGiB);
+    if (plan.fits()) continue;
+    const std::string& change = plan.cures.back().change;
+    const int64_t ram = asked_for(change, "", " more RAM"),
+                  limit = asked_for(change, "limit that is ", " higher");
+    EXPECT_EQ(ram > 0, c.asks_ram) << change;
+    EXPECT_EQ(limit > 0, c.asks_cgroup) << change;
+    EXPECT_TRUE(planned(c.ram * kGiB + ram, c.cgroup * kGiB + limit).fits()) << c.ram << ": " << change;
+    if (ram > 0) {
+      EXPECT_FALSE(planned(c.ram * kGiB + ram - kGiB / 4, c.cgroup * kGiB + limit).fits()) << change;
+    }
+  }
+}
+
+TEST(Verdict, a_machine_with_next_to_no_memory_has_none_to_use) {
+  const Plan plan = release_on("ram=16M");
+  EXPECT_EQ(plan.now.of(Tier::ram).available_bytes, 0);
+  EXPECT_NE(plan_text(plan).find(" of 0 B RAM that can be used"), std::string::npos);
 }
 
 TEST(Verdict, automatic_context_is_the_longest_that_fits_and_never_above_the_default) {
@@ -202,6 +244,34 @@ TEST(PlanText, json_has_the_verdict_the_parts_and_no_surprises) {
   }
   EXPECT_EQ(json["verdict"]["needed_bytes"], ram);
   EXPECT_GT(json["verdict"]["available_bytes"].get<int64_t>(), ram);
+}
+
+TEST(PlanText, the_command_to_run_does_what_was_planned) {
+  PlanRequest request;
+  request.numerics = kernels::Numerics::exact;
+  request.max_num_batched_tokens = 64;
+  request.switches.lm_head = model::HeadFormat::fp8;
+  const std::string text = plan_text(release_on("cpu-768", request));
+  EXPECT_NE(text.find("--max-num-batched-tokens 64 --numerics exact --lm-head fp8\n"), std::string::npos)
+      << text;
+  PlanRequest synthetic;
+  synthetic.model = "synthetic:v41?layers=4&experts=16";
+  const auto config = config_of(synthetic.model);
+  ASSERT_TRUE(config.ok());
+  EXPECT_NE(plan_text(plan_of(*config, *describe_machine("cpu-768"), synthetic))
+                .find("rorqual serve 'synthetic:v41?layers=4&experts=16' --engram"),
+            std::string::npos);
+  synthetic.is_embedded = true;
+  EXPECT_NE(
+      plan_text(plan_of(*config, *describe_machine("cpu-768"), synthetic)).find("rorqual serve --engram"),
+      std::string::npos);
+}
+
+TEST(PlanText, what_is_unknown_is_null) {
+  const nlohmann::ordered_json json = plan_json(release_on("ram=512G"));
+  EXPECT_TRUE(json["machine"]["disk_free_bytes"].is_null());
+  EXPECT_TRUE(json["download"]["fits_on_disk"].is_null());
+  EXPECT_EQ(plan_json(release_on("ram=512G,disk=400G"))["download"]["fits_on_disk"], false);
 }
 
 TEST(PlanText, start_lines_end_with_verdict_and_cures) {
