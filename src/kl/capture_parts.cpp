@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kl/capture_parts.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,26 +56,58 @@ bool read_rows(const format::TensorSource& source, std::string_view name, std::s
   return true;
 }
 
+bool is_window(const fs::path& file) {
+  return file.filename().string().starts_with(kWindowPrefix);
+}
+
+/// Files that captures make, half-written ones among them.
+std::vector<fs::path> files_of(const std::string& folder) {
+  std::error_code ignored;
+  std::vector<fs::path> ours;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const fs::path& file = entry.path();
+    if (is_window(file) || file.filename().string().starts_with(kIdentityFile)) ours.push_back(file);
+  }
+  return ours;
+}
+
+/// Held until the last copy is gone. File systems without locks are used without one.
+Result<std::shared_ptr<const int>> lock_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0)
+    return Error(Code::io, fmt::format("cannot open the folder '{}': {}", path, std::strerror(errno)));
+  const std::shared_ptr<const int> held(new int(fd), [](const int* value) {
+    ::close(*value);
+    delete value;
+  });
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Error(Code::io, fmt::format("'{}': another capture writes this dump now", path),
+                 "wait for it, or choose another --out");
+  }
+  return held;
+}
+
 }  // namespace
 
 Result<CaptureParts> CaptureParts::open(std::string path, const std::string& identity, bool discards) {
   const std::string identity_path = fmt::format("{}/{}", path, kIdentityFile);
-  if (is_directory(path)) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return Error(Code::io, fmt::format("cannot make the folder '{}': {}", path, error.message()));
+  RORQUAL_TRY_ASSIGN(auto lock, lock_folder(path));
+  if (const auto ours = files_of(path); !ours.empty()) {
     auto found = read_text_file(identity_path, kMaxIdentity_bytes);
-    if (found.ok() && *found == identity) return CaptureParts(std::move(path));
-    if (!discards && found.ok()) {
+    if (found.ok() && *found == identity) return CaptureParts(std::move(path), std::move(lock));
+    if (!discards && found.ok() && std::any_of(ours.begin(), ours.end(), is_window)) {
       return Error(
           Code::invalid_argument,
           fmt::format("'{}' holds windows of a capture with another model, corpus, program or options", path),
           "--force discards them; or choose another --out");
     }
-    remove_parts(path);
+    for (const auto& file : ours) fs::remove(file, error);
   }
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return Error(Code::io, fmt::format("cannot make the folder '{}': {}", path, error.message()));
   RORQUAL_TRY(write_text_file(identity_path, identity));
-  return CaptureParts(std::move(path));
+  return CaptureParts(std::move(path), std::move(lock));
 }
 
 std::string CaptureParts::file(int64_t window) const {
@@ -101,12 +139,7 @@ Status CaptureParts::store(int64_t window, const Dump& dump) const {
 
 void remove_parts(const std::string& path) {
   std::error_code ignored;
-  std::vector<fs::path> ours;
-  for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind(kIdentityFile, 0) == 0 || name.rfind(kWindowPrefix, 0) == 0) ours.push_back(entry.path());
-  }
-  for (const auto& file : ours) fs::remove(file, ignored);
+  for (const auto& file : files_of(path)) fs::remove(file, ignored);
   fs::remove(path, ignored);  // stays if it holds anything else
 }
 

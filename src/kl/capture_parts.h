@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/result.h"
@@ -14,8 +15,8 @@ namespace rorqual::kl {
 /// get their name when they are complete. One thread.
 class CaptureParts {
  public:
-  /// Makes or takes over `path`. Where the folder belongs to another identity: invalid_argument, or with
-  /// `discards` it is emptied. Errors: io.
+  /// Makes or takes over `path`. Where the folder holds windows of another identity: invalid_argument, or
+  /// with `discards` it is emptied. Errors: io, also while another capture writes there.
   static Result<CaptureParts> open(std::string path, const std::string& identity, bool discards);
 
   /// Fills the rows of `window` in `dump`, whose arrays have their final size. False when there is no such
@@ -24,11 +25,13 @@ class CaptureParts {
   Status store(int64_t window, const Dump& dump) const;
 
  private:
-  explicit CaptureParts(std::string path) : path_(std::move(path)) {}
+  CaptureParts(std::string path, std::shared_ptr<const int> lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string file(int64_t window) const;
 
   std::string path_;
+  std::shared_ptr<const int> lock_;  // of the folder; a killed process gives it back
 };
 
 /// Removes the folder of parts once the dump is written. Only files that a capture makes are deleted.

@@ -63,6 +63,11 @@ Result<DumpInfo> read_info(const Json& meta) {
   DumpInfo info;
   info.model = text_field(meta, "model");
   info.corpus = text_field(meta, "corpus");
+  for (const char c : info.model + info.corpus) {  // both stand in messages and tables
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F)
+      return bad_meta("model or corpus has control characters, expected a name");
+  }
   info.corpus_sha256 = text_field(meta, "corpus_sha256");
   info.windows_sha256 = text_field(meta, "windows_sha256");
   RORQUAL_TRY_ASSIGN(info.context, integer_field(meta, "ctx", 0));
@@ -410,6 +415,9 @@ Status for_each_dump_array(
 }
 
 Result<Dump> read_dump(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    return Error(Code::not_found, fmt::format("cannot open '{}': no such file", path));
   RORQUAL_TRY_ASSIGN(const Layout layout, layout_of(path));
   auto dump = layout == Layout::npz ? read_npz(path) : read_safetensors_dump(path);
   const auto named = [&](Error error) {

@@ -153,7 +153,8 @@ Result<NpzArray> NpzFile::find(std::string_view name) const {
     std::string there;
     for (size_t i = 0; i < std::min<size_t>(state_->names.size(), 12); ++i)
       there += (i == 0 ? "" : ", ") + state_->names[i];
-    return Error(Code::not_found, fmt::format("{}: no array '{}'", path(), name), "it holds: " + there);
+    return Error(Code::not_found, fmt::format("{}: no array '{}'", path(), name),
+                 there.empty() ? "it holds no array" : "it holds: " + there);
   }
   const std::lock_guard lock(state_->mutex);
   zip_stat_t stat;

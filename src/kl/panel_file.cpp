@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/file.h"
@@ -122,12 +123,14 @@ Result<Panel> read_panel_file(const std::string& path) {
   };
   Panel panel;
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (json.is_discarded()) return damaged("not JSON, or not all of it");
     const std::string schema = json.is_object() ? json.value("schema", "") : "";
     if (schema != kSchema) return damaged(fmt::format("got schema '{}', expected {}", schema, kSchema));
     panel = panel_of(json);
   } catch (const nlohmann::json::exception& e) {
-    return damaged(e.what());
+    const std::string_view what = e.what();  // "[json.exception.out_of_range.403] key 'model' not found"
+    return damaged(std::string(what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2)));
   }
   if (panel.vocab_size < 1) return damaged(fmt::format("vocab_size is {}", panel.vocab_size));
   std::set<std::string> ids;

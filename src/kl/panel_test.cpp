@@ -125,6 +125,7 @@ TEST(PanelFiles, NameTheCaseAndFieldThatIsWrong) {
     const auto read = read_panel_file(path);
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_EQ(read.error().code(), Code::corrupt_data) << text;
+    EXPECT_EQ(read.error().message().find("json.exception"), std::string::npos) << read.error().message();
   }
   std::filesystem::remove(path);
   EXPECT_EQ(read_panel_file(path).error().code(), Code::not_found);

@@ -93,6 +93,14 @@ std::string message_of(const std::string& body) {
   return body.substr(0, kShownBytes);
 }
 
+/// What to do about an answer, or empty.
+std::string hint_of(unsigned status, const std::string& message) {
+  if (status == 401 || status == 403) return "give its key by RORQUAL_API_KEY or --api-key";
+  if (message.find("prompt_logprobs") != std::string::npos)
+    return "start the server with --max-logprobs at least as large as --top-k, or lower --top-k";
+  return {};
+}
+
 /// Lines of an event stream; data fields go to the callback.
 class EventLines {
  public:
@@ -276,8 +284,9 @@ Result<HttpAnswer> HttpClient::post(const std::string& path, const std::string& 
 }
 
 Error HttpClient::error_of(const HttpAnswer& answer) const {
-  return {code_of_status(answer.status),
-          fmt::format("{} answered {}: {}", url_, answer.status, message_of(answer.body))};
+  const std::string message = message_of(answer.body);
+  return {code_of_status(answer.status), fmt::format("{} answered {}: {}", url_, answer.status, message),
+          hint_of(answer.status, message)};
 }
 
 Status HttpClient::post_events(const std::string& path, const std::string& body,

@@ -20,6 +20,7 @@
 #include "kl/dump.h"
 #include "kl/full_logits.h"
 #include "kl/run_record.h"
+#include "tools/kl_files.h"
 #include "tools/row_progress.h"
 
 namespace rorqual::tools {
@@ -52,7 +53,8 @@ Status check(const KlCaptureOptions& options) {
     return Error(Code::unsupported, "a server gives log-probabilities only, no logits",
                  "leave --logits or --url out");
   }
-  return Ok();
+  RORQUAL_TRY(check_output("--out", options.out));
+  return options.logits.empty() ? Ok() : check_output("--logits", options.logits);
 }
 
 Result<kl::Corpus> cut_remotely(const RemoteEngine& engine, std::string name, const std::string& text,
@@ -116,13 +118,15 @@ Result<Opened> open_all(const KlCaptureOptions& options) {
       corpus->windows.resize(count);
   } else {
     RORQUAL_TRY_ASSIGN(text, read_text_file(options.corpus, kMaxCorpus_bytes));
+    RORQUAL_TRY(check_utf8(fmt::format("corpus '{}'", options.corpus), text));
     RORQUAL_TRY_ASSIGN(const auto tokenizer, open_kl_tokenizer(options.engine));
     if (tokenizer) {
       RORQUAL_TRY_ASSIGN(corpus, kl::cut_windows(*tokenizer, name, text, cut));
     }
   }
   const int64_t needed = corpus ? longest_window(*corpus) + 1 : options.context + 1;
-  RORQUAL_TRY_ASSIGN(KlEngine engine, open_kl_engine(options.engine, needed));
+  RORQUAL_TRY_ASSIGN(KlEngine engine,
+                     open_kl_engine(options.engine, needed, is_text(options.corpus) ? "--context" : ""));
   if (!corpus) {
     RORQUAL_TRY_ASSIGN(corpus, cut_remotely(*engine.remote, name, text, cut));
   }
@@ -145,21 +149,23 @@ kl::CaptureOptions capture_options(const KlCaptureOptions& options, const kl::Ru
 void print_result(const KlCaptureOptions& options, const kl::Dump& dump, const kl::RunRecord& record) {
   const kl::DumpInfo& info = dump.info;
   if (options.as_json) {
-    const nlohmann::ordered_json json{{"schema", "rorqual.kl.capture/1"},
-                                      {"dump", options.out},
-                                      {"sha256", record.dump_sha256},
-                                      {"logits", options.logits},
-                                      {"model", info.model},
-                                      {"corpus", info.corpus},
-                                      {"context", info.context},
-                                      {"windows", info.num_windows},
-                                      {"rows", dump.num_rows()},
-                                      {"top_k", info.top_k},
-                                      {"perplexity", perplexity(dump)},
-                                      {"numerics", record.numerics},
-                                      {"switches", record.switches},
-                                      {"streams", record.streams},
-                                      {"seconds", record.seconds}};
+    const nlohmann::ordered_json json{
+        {"schema", "rorqual.kl.capture/1"},
+        {"dump", options.out},
+        {"sha256", record.dump_sha256},
+        {"logits",
+         options.logits.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(options.logits)},
+        {"model", info.model},
+        {"corpus", info.corpus},
+        {"context", info.context},
+        {"windows", info.num_windows},
+        {"rows", dump.num_rows()},
+        {"top_k", info.top_k},
+        {"perplexity", perplexity(dump)},
+        {"numerics", record.numerics},
+        {"switches", record.switches},
+        {"streams", record.streams},
+        {"seconds", record.seconds}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return;
   }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "base/file.h"
 #include "kl/corpus_build.h"
+#include "tools/kl_files.h"
 #include "tools/text_input.h"
 
 namespace rorqual::tools {
@@ -156,6 +158,15 @@ Status run_kl_corpus(const KlCorpusOptions& options) {
     return Error(Code::invalid_argument, "no corpus was named",
                  "rorqual kl corpus neutral --out neutral.txt (or code, agentic; --list shows the packages)");
   }
+  if (!is_directory(options.root)) {
+    std::error_code ignored;
+    const bool is_there = std::filesystem::exists(options.root, ignored);
+    return Error(is_there ? Code::invalid_argument : Code::not_found,
+                 fmt::format("--root '{}': {}", options.root,
+                             is_there ? "it is a file, expected a folder" : "no such folder"),
+                 "fill one with scripts/corpus_packages FOLDER");
+  }
+  if (!options.out.empty()) RORQUAL_TRY(check_output("--out", options.out));
   RORQUAL_TRY_ASSIGN(const auto corpus,
                      kl::build_corpus(*kind, {.root = options.root, .bytes = options.bytes}));
   std::vector<TokenCount> counts;

@@ -52,7 +52,13 @@ Result<KlEngine> open_remote(const KlEngineOptions& options) {
   return result;
 }
 
-Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len) {
+/// The context was derived from `option`, which is what the reader can change.
+Error too_long(Error error, std::string_view option, int64_t needed_len) {
+  return {error.code(), fmt::format("{} tokens are needed: {}", needed_len, error.message()),
+          fmt::format("a smaller {}", option)};
+}
+
+Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len, std::string_view option) {
   KlEngine result;
   OpenOptions open = options.open;
   if (open.max_model_len == 0) open.max_model_len = needed_len;
@@ -66,7 +72,12 @@ Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len) 
     if (ProgressBar::is_terminal()) bar.update(done, total);
   });
   bar.finish();
-  if (!opened.ok()) return std::move(opened).error();
+  if (!opened.ok()) {
+    const bool is_about_length = opened.error().message().starts_with("--max-model-len ");
+    if (is_about_length && options.open.max_model_len == 0 && !option.empty())
+      return too_long(std::move(opened).error(), option, needed_len);
+    return std::move(opened).error();
+  }
   result.local = *std::move(opened);
   result.record.version = build_info().version;
   result.record.commit = fmt::format("{}{}", build_info().commit, build_info().dirty ? "-dirty" : "");
@@ -79,10 +90,10 @@ Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len) 
 
 }  // namespace
 
-Result<KlEngine> open_kl_engine(KlEngineOptions options, int64_t needed_len) {
+Result<KlEngine> open_kl_engine(KlEngineOptions options, int64_t needed_len, std::string_view option) {
   RORQUAL_TRY(set_up_log({.level = "warn"}));
   const bool is_remote = !options.remote.url.empty();
-  auto result = is_remote ? open_remote(options) : open_local(options, needed_len);
+  auto result = is_remote ? open_remote(options) : open_local(options, needed_len, option);
   if (!result.ok()) return result;
   kl::RunRecord& record = result->record;
   const runtime::EngineInfo& info = result->engine().info();

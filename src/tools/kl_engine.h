@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "kl/run_record.h"
@@ -29,9 +30,10 @@ struct KlEngine {
   runtime::Engine& engine() { return remote ? static_cast<runtime::Engine&>(*remote) : *local.engine; }
 };
 
-/// `needed_len`: tokens of the longest sequence, for the context when none was asked for. Draws a progress
+/// `needed_len`: tokens of the longest sequence, for the context when none was asked for; `option` is the one
+/// that it comes from, for the hint of an error. Draws a progress
 /// bar of loading on a terminal. Errors: those of open_engine and RemoteEngine::connect.
-Result<KlEngine> open_kl_engine(KlEngineOptions options, int64_t needed_len);
+Result<KlEngine> open_kl_engine(KlEngineOptions options, int64_t needed_len, std::string_view option = {});
 
 /// The tokenizer of --tokenizer, or of the model; null for a URL without --tokenizer.
 Result<std::unique_ptr<text::Tokenizer>> open_kl_tokenizer(const KlEngineOptions& options);

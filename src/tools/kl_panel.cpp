@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/units.h"
 #include "kl/panel.h"
 #include "kl/panel_prompts.h"
+#include "tools/kl_files.h"
 #include "tools/row_progress.h"
 
 namespace rorqual::tools {
@@ -28,12 +30,18 @@ Result<std::vector<std::string>> prompts_of(const KlPanelOptions& options) {
     for (const std::string_view prompt : kl::panel_prompts()) prompts.emplace_back(prompt);
   } else {
     RORQUAL_TRY_ASSIGN(const std::string text, read_text_file(options.prompts, kMaxPrompts_bytes));
+    RORQUAL_TRY(check_utf8(fmt::format("--prompts {}", options.prompts), text));
     const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_array() && std::filesystem::path(options.prompts).extension() == ".json") {
+      return Error(Code::corrupt_data,
+                   fmt::format("--prompts {}: expected a JSON list of strings", options.prompts),
+                   "one prompt per line is read from files of other names");
+    }
     if (json.is_array()) {
       for (const auto& entry : json) {
         if (!entry.is_string()) {
-          return Error(Code::invalid_argument, fmt::format("--prompts {}: entry {} is not a string",
-                                                           options.prompts, prompts.size()));
+          return Error(Code::corrupt_data, fmt::format("--prompts {}: entry {} is {}, expected a string",
+                                                       options.prompts, prompts.size(), entry.type_name()));
         }
         prompts.push_back(entry.get<std::string>());
       }
@@ -81,6 +89,7 @@ void print_result(const KlPanelOptions& options, const kl::Panel& panel, double 
 }  // namespace
 
 Status run_kl_panel(const KlPanelOptions& options) {
+  RORQUAL_TRY(check_output("--out", options.out));
   RORQUAL_TRY_ASSIGN(const auto prompts, prompts_of(options));
   RORQUAL_TRY_ASSIGN(const auto tokenizer, open_kl_tokenizer(options.engine));
   if (!tokenizer) {
@@ -88,7 +97,7 @@ Status run_kl_panel(const KlPanelOptions& options) {
                  "give the model's tokenizer.json");
   }
   const int64_t needed = kPromptTokens + options.max_tokens;
-  RORQUAL_TRY_ASSIGN(KlEngine opened, open_kl_engine(options.engine, needed));
+  RORQUAL_TRY_ASSIGN(KlEngine opened, open_kl_engine(options.engine, needed, "--max-tokens"));
   const std::vector<std::string_view> views(prompts.begin(), prompts.end());
   kl::PanelOptions panel_options;
   panel_options.max_tokens = options.max_tokens;

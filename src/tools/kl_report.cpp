@@ -21,6 +21,7 @@
 #include "report/table.h"
 #include "tools/build_info.h"
 #include "tools/embedded_model.h"
+#include "tools/kl_files.h"
 #include "tools/text_input.h"
 
 namespace rorqual::tools {
@@ -393,6 +394,7 @@ void print_result(const KlReportOptions& options, const kl::ReportInput& input) 
 }  // namespace
 
 Status run_kl_report(const KlReportOptions& options) {
+  RORQUAL_TRY(check_output("--out", options.out));
   RORQUAL_TRY_ASSIGN(auto loaded, load(options));
   RORQUAL_TRY_ASSIGN(const auto tokenizer,
                      tokenizer_for(options.tokenizer, loaded.reference.captures[0].dump.info));
