@@ -66,6 +66,7 @@ std::string interval_text(const Interval& interval, double factor = 1) {
   const auto text = [&](double value) {
     return factor == 1 ? nats(value) : fmt::format("{:+.2f}", factor * value);
   };
+  if (!std::isfinite(interval.low) || !std::isfinite(interval.high)) return "–";
   return fmt::format("{} to {}", text(interval.low), text(interval.high));
 }
 
@@ -396,8 +397,8 @@ void add_pairs(report::Page& page, const ReportInput& input, const ReportCorpus&
     const auto& name = input.labels[pair.candidate];
     table.rows.push_back(
         {name, input.labels[0], nats(pair.mean_difference), interval_text(pair.difference_ci),
-         fmt::format("{:+.2f}", 100 * pair.relative_change), interval_text(pair.relative_ci, 100),
-         fmt::format("{:.4f}", pair.probability_greater)});
+         std::isfinite(pair.relative_change) ? fmt::format("{:+.2f}", 100 * pair.relative_change) : "from 0",
+         interval_text(pair.relative_ci, 100), fmt::format("{:.4f}", pair.probability_greater)});
     data["pairs"].push_back({{"a", name},
                              {"b", input.labels[0]},
                              {"mean_difference", pair.mean_difference},

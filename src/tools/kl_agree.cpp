@@ -210,8 +210,9 @@ Status run_kl_agree(const KlAgreeOptions& options) {
   RORQUAL_TRY_ASSIGN(auto candidate, open_kl_engine(options.engine, longest_sequence(panel)));
   RowProgress progress("agree", "requests");
   const kl::AgreeOptions agree_options{options.engine.streams, candidate.remote == nullptr};
-  auto agreement = kl::agree(candidate.engine(), panel, agree_options,
-                             [&](int64_t done, int64_t total) { progress.update(done, total); });
+  auto agreement = kl::agree(candidate.engine(), panel, agree_options, [&](int64_t done, int64_t total) {
+    if (!options.as_json) progress.update(done, total);
+  });
   progress.finish();
   if (!agreement.ok()) return std::move(agreement).error();
   const text::Tokenizer* tokenizer = candidate.remote ? nullptr : candidate.local.opened.tokenizer.get();

@@ -191,8 +191,9 @@ Status run_kl_capture(const KlCaptureOptions& options) {
   record.started_at = utc_now();
   const auto begin = Clock::now();
   RowProgress progress("capture " + opened.corpus.name, "rows");
-  auto dump = kl::capture(opened.engine.engine(), opened.corpus, capture,
-                          [&](int64_t done, int64_t total) { progress.update(done, total); });
+  auto dump = kl::capture(opened.engine.engine(), opened.corpus, capture, [&](int64_t done, int64_t total) {
+    if (!options.as_json) progress.update(done, total);
+  });
   progress.finish();
   if (!dump.ok()) return std::move(dump).error();
   record.seconds = std::chrono::duration<double>(Clock::now() - begin).count();

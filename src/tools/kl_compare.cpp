@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -237,6 +238,20 @@ Json paired_json(const kl::Paired& paired) {
           {"probability_a_greater", paired.probability_a_greater}};
 }
 
+std::string difference_text(const kl::Paired& paired) {
+  std::string text = fmt::format(
+      "\nA - B       {:+.6f} nats, 95 % interval {:+.6f} to {:+.6f}, {:.1f} % of resamples above 0\n",
+      paired.mean_difference, paired.difference_ci.low, paired.difference_ci.high,
+      100 * paired.probability_a_greater);
+  if (!std::isfinite(paired.relative_change)) return text + "(A - B) / B not defined: B is 0\n";
+  text += fmt::format("(A - B) / B {:+.2f} %", 100 * paired.relative_change);
+  if (std::isfinite(paired.relative_ci.low) && std::isfinite(paired.relative_ci.high)) {
+    text += fmt::format(", 95 % interval {:+.2f} % to {:+.2f} %", 100 * paired.relative_ci.low,
+                        100 * paired.relative_ci.high);
+  }
+  return text + "\n";
+}
+
 Status compare_two(const KlCompareOptions& options, const Run& run, const Side& second, std::string& out) {
   kl::CompareOptions compare_options;
   compare_options.id_set = options.id_set;
@@ -268,12 +283,7 @@ Status compare_two(const KlCompareOptions& options, const Run& run, const Side& 
   out = heading(run.reference, run.candidate, options.id_set, 2) +
         fmt::format("A is the candidate, B is {} ({})\n\n", second.path, second.capture.dump.info.model) +
         report::to_text(both);
-  out += fmt::format(
-      "\nA - B       {:+.6f} nats, 95 % interval {:+.6f} to {:+.6f}, {:.1f} % of resamples above 0\n"
-      "(A - B) / B {:+.2f} %, 95 % interval {:+.2f} % to {:+.2f} %\n",
-      paired.mean_difference, paired.difference_ci.low, paired.difference_ci.high,
-      100 * paired.probability_a_greater, 100 * paired.relative_change, 100 * paired.relative_ci.low,
-      100 * paired.relative_ci.high);
+  out += difference_text(paired);
   if (paired.difference_ci.low <= 0 && paired.difference_ci.high >= 0)
     out += "The interval holds 0: no difference was found, which is not a proof of equality.\n";
   if (run.tokenizer) out += "\nA by token class\n" + report::to_text(class_table(classes));

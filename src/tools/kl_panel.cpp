@@ -104,8 +104,10 @@ Status run_kl_panel(const KlPanelOptions& options) {
   panel_options.streams = options.engine.streams;
   const auto begin = std::chrono::steady_clock::now();
   RowProgress progress("panel", "cases");
-  auto panel = kl::make_panel(opened.engine(), *tokenizer, views, panel_options,
-                              [&](int64_t done, int64_t total) { progress.update(done, total); });
+  auto panel =
+      kl::make_panel(opened.engine(), *tokenizer, views, panel_options, [&](int64_t done, int64_t total) {
+        if (!options.as_json) progress.update(done, total);
+      });
   progress.finish();
   if (!panel.ok()) return std::move(panel).error();
   RORQUAL_TRY(kl::write_panel(options.out, *panel));

@@ -112,9 +112,9 @@ Result<std::vector<std::string>> labels_of(const KlReportOptions& options) {
   return different.size() == labels.size() ? labels : options.candidates;
 }
 
-/// Corpora that all sides have, the known ones first in their usual order.
+/// Corpora that all sides have, the known ones first in their usual order. Quiet: the others are not named.
 std::vector<std::string> shared_corpora(const CaptureSet& reference,
-                                        const std::vector<CaptureSet>& candidates) {
+                                        const std::vector<CaptureSet>& candidates, bool is_quiet) {
   std::vector<std::string> names;
   for (const auto& capture : reference.captures) {
     const auto& corpus = capture.dump.info.corpus;
@@ -122,7 +122,7 @@ std::vector<std::string> shared_corpora(const CaptureSet& reference,
                                       [&](const CaptureSet& set) { return set.find(corpus) == nullptr; });
     if (missing == candidates.end()) {
       names.push_back(corpus);
-    } else {
+    } else if (!is_quiet) {
       fmt::print(stderr, "warning: corpus '{}' is left out: '{}' has no capture of it\n", corpus,
                  missing->argument);
     }
@@ -404,7 +404,7 @@ Status run_kl_report(const KlReportOptions& options) {
   RORQUAL_TRY_ASSIGN(input.labels, labels_of(options));
   input.num_worst = options.num_worst;
   RORQUAL_TRY(add_facts(loaded, input));
-  const auto corpora = shared_corpora(loaded.reference, loaded.candidates);
+  const auto corpora = shared_corpora(loaded.reference, loaded.candidates, options.as_json);
   if (corpora.empty()) {
     return Error(Code::invalid_argument,
                  fmt::format("no corpus of '{}' is in every candidate", options.reference),

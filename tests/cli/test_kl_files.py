@@ -99,5 +99,34 @@ class Inputs(Files):
         self.assertNotIn("json.exception", done.stderr)
 
 
+class Zeros(Files):
+    """A reference against itself: changes relative to a divergence of 0."""
+
+    def test_no_number_is_infinite_or_undefined(self):
+        for folder, more in {"ref": [], "old": [], "new": ["--lm-head", "fp8"]}.items():
+            (self.root / folder).mkdir()
+            self.assertEqual(self.capture(f"{folder}/text.npz", *more).returncode, 0)
+        ref, old, new = (self.root / name for name in ("ref", "old", "new"))
+        page = self.root / "page.html"
+        results = [run("kl", "gate", "--reference", ref, "--old", old, "--new", new),
+                   run("kl", "compare", ref / "text.npz", new / "text.npz", old / "text.npz"),
+                   run("kl", "report", ref, old, new, "--out", page)]
+        self.assertEqual([done.returncode for done in results], [1, 0, 0])
+        self.assertIn("from 0", results[0].stdout)
+        self.assertIn("not defined: B is 0", results[1].stdout)
+        self.assertIn("from 0", page.read_text(encoding="utf-8"))
+        for text in (results[0].stdout, results[1].stdout, page.read_text(encoding="utf-8")):
+            self.assertNotRegex(text, r"[-+]?\b(nan|inf)\b")
+
+    def test_json_comes_without_warnings(self):
+        self.write("other.txt", TEXT.encode())
+        for name in ("text", "other"):
+            done = run("kl", "capture", "--corpus", self.root / f"{name}.txt", "--out", self.root / f"{name}.npz", *SMALL)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        done = run("kl", "report", self.root / "text.npz", self.root / "other.npz", "--out", self.root / "p.html", "--json")
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(json.loads(done.stderr)["error"]["exit"], 2)
+
+
 if __name__ == "__main__":
     program.main()
