@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -207,8 +208,10 @@ Json gate_json(const GateRun& run) {
 }
 
 std::string change_text(const kl::GateCorpus& corpus) {
+  if (!std::isfinite(corpus.relative_change)) return "from 0";
   std::string text = fmt::format("{:+.2f} %", 100 * corpus.relative_change);
-  if (corpus.numbers.relative_ci) {
+  const auto& interval = corpus.numbers.relative_ci;
+  if (interval && std::isfinite(interval->low) && std::isfinite(interval->high)) {
     text += fmt::format(" ({:+.2f} to {:+.2f})", 100 * corpus.numbers.relative_ci->low,
                         100 * corpus.numbers.relative_ci->high);
   }
