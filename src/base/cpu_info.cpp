@@ -157,10 +157,29 @@ void tighten(double& limit, double value) {
   if (value > 0) limit = limit > 0 ? std::min(limit, value) : value;
 }
 
+/// Memory of a cgroup that the kernel does not give back when it is needed: cached files do not count, and a
+/// download fills the cache up to the limit. `prefix`: version 1 has sums over children as "total_…".
+std::optional<int64_t> used_memory(const std::string& folder, const char* file, const std::string& prefix) {
+  std::optional<int64_t> used = int_of_file(folder + file);
+  if (!used) return used;
+  std::ifstream stat(folder + "memory.stat");
+  std::string key;
+  int64_t value = 0, cached = 0;
+  while (stat >> key >> value) {
+    if (key == prefix + "inactive_file" || key == prefix + "active_file")
+      cached += std::max<int64_t>(value, 0);
+  }
+  return std::max<int64_t>(0, *used - std::min(cached, *used));
+}
+
+/// The limit that leaves the least room is kept.
 void tighten_memory(CgroupLimits& limits, std::optional<int64_t> limit, std::optional<int64_t> used) {
   constexpr int64_t kUnlimited_bytes = int64_t{1} << 60;  // v1 writes "none" as a number near 2^63
   if (!limit || *limit >= kUnlimited_bytes) return;
-  if (limits.memory_bytes && *limits.memory_bytes <= *limit) return;
+  if (limits.memory_bytes &&
+      *limits.memory_bytes - limits.memory_used_bytes.value_or(0) <= *limit - used.value_or(0)) {
+    return;
+  }
   limits.memory_bytes = limit;
   limits.memory_used_bytes = used;
 }
@@ -193,12 +212,12 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
   const std::string mount = root + "sys/fs/cgroup";
   const auto visit_v2 = [&](const std::string& folder) {
     tighten(limits.cpus, cpus_of_cpu_max(first_line(folder + "cpu.max")));
-    tighten_memory(limits, int_of_file(folder + "memory.max"), int_of_file(folder + "memory.current"));
+    tighten_memory(limits, int_of_file(folder + "memory.max"), used_memory(folder, "memory.current", ""));
   };
   for_each_ancestor(mount, cgroup_path(root, ""), visit_v2);
   for_each_ancestor(mount + "/memory", cgroup_path(root, "memory"), [&](const std::string& folder) {
     tighten_memory(limits, int_of_file(folder + "memory.limit_in_bytes"),
-                   int_of_file(folder + "memory.usage_in_bytes"));
+                   used_memory(folder, "memory.usage_in_bytes", "total_"));
   });
   for (const char* name : {"/cpu", "/cpu,cpuacct"}) {
     for_each_ancestor(mount + name, cgroup_path(root, "cpu"), [&](const std::string& folder) {

@@ -84,6 +84,37 @@ TEST_F(Cgroups, takes_the_tightest_limit_of_all_version_2_ancestors) {
   EXPECT_EQ(limits().memory_used_bytes, 500000000);
 }
 
+TEST_F(Cgroups, the_tightest_is_the_one_with_the_least_room) {
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("sys/fs/cgroup/a/b/memory.max", "2000000000\n");
+  write("sys/fs/cgroup/a/b/memory.current", "100000000\n");
+  write("sys/fs/cgroup/a/memory.max", "3000000000\n");  // neighbours use most of it
+  write("sys/fs/cgroup/a/memory.current", "2500000000\n");
+  EXPECT_EQ(limits().memory_bytes, 3000000000);
+  EXPECT_EQ(limits().memory_used_bytes, 2500000000);
+}
+
+TEST_F(Cgroups, cached_files_are_room) {
+  // A checkpoint that was just downloaded fills the page cache up to the limit; the kernel gives it back.
+  write("proc/self/cgroup", "0::/a\n");
+  write("sys/fs/cgroup/a/memory.max", "2000000000\n");
+  write("sys/fs/cgroup/a/memory.current", "1900000000\n");
+  write("sys/fs/cgroup/a/memory.stat",
+        "anon 200000000\nfile 1700000000\ninactive_file 1200000000\nactive_file 400000000\n");
+  EXPECT_EQ(limits().memory_used_bytes, 300000000);
+  write("sys/fs/cgroup/a/memory.stat", "inactive_file 9000000000\n");  // read at another moment
+  EXPECT_EQ(limits().memory_used_bytes, 0);
+}
+
+TEST_F(Cgroups, cached_files_of_version_1_are_room) {
+  write("proc/self/cgroup", "5:memory:/box\n");
+  write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "1073741824\n");
+  write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "1000000000\n");
+  write("sys/fs/cgroup/memory/box/memory.stat",
+        "inactive_file 5\nactive_file 5\ntotal_inactive_file 600000000\ntotal_active_file 300000000\n");
+  EXPECT_EQ(limits().memory_used_bytes, 100000000);
+}
+
 TEST_F(Cgroups, reads_version_1_controllers) {
   write("proc/self/cgroup", "5:memory:/box\n3:cpu,cpuacct:/box\n0::/\n");
   write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "1073741824\n");
