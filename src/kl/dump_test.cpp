@@ -277,6 +277,7 @@ TEST(Archives, WithBadFactsSayWhich) {
               HasSubstr("windows of 5 tokens scored from 2 have 3 positions"));
   EXPECT_THAT(with("\"chunks\": 1", "\"chunks\": 7"), HasSubstr("7 windows for 2 scored positions"));
   EXPECT_THAT(with("{\"model\"", "[\"model\""), HasSubstr("not a JSON object"));
+  EXPECT_THAT(with("code", "\\u001b[31m"), HasSubstr("control characters"));
 }
 
 TEST(Archives, ThatClaimMoreThanTheyHoldAreRefusedBeforeAllocating) {

@@ -95,6 +95,16 @@ class SameFile(KlTest):
         other, _ = self.capture("d.npz", "--url", self.url + "/v1", "--tokenizer", TOKENIZER, **remote)
         self.assertEqual(first, other, "tokenised here")
 
+    def test_refusals_of_the_server_say_what_to_do(self):
+        def refused(*arguments, key):
+            return run("kl", "capture", "--corpus", self.corpus, "--out", self.folder / "x.npz", "--url", self.url, *WINDOW,
+                       *arguments, code=2, environment={"RORQUAL_API_KEY": key})[1]
+
+        self.assertIn("hint: give its key by RORQUAL_API_KEY or --api-key", refused(key="wrong"))
+        self.assertIn("--max-logprobs", refused("--top-k", 513, key=KEY))
+        remote = {"environment": {"RORQUAL_API_KEY": KEY}}
+        self.capture("x.npz", "--url", self.url, "--top-k", 8, **remote)  # nothing of the refused one is in the way
+
     def test_for_our_own_format_and_exact_numerics(self):
         first, summary = self.capture("a.safetensors", "--numerics", "exact", "--streams", 4)
         self.assertEqual(summary["numerics"], "exact")
