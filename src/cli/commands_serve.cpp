@@ -159,6 +159,7 @@ Status serve(const Values& values) {
                  .format = values.text("log-format"),
                  .file = values.text("log-file"),
                  .color = values.text("color")};
+  options.as_json = values.flag("json");
   options.given_options = non_default_options(values);
   return tools::run_serve(options);
 }

@@ -171,10 +171,12 @@ Json gpus_json() {
 }
 
 Result<Json> measure_json(int threads, const std::string& disk) {
-  RORQUAL_TRY_ASSIGN(const plan::Machine machine, measure_machine("", threads, kernels::Numerics::reference));
+  int samples = 0;
+  RORQUAL_TRY_ASSIGN(const plan::Machine machine,
+                     measure_machine("", threads, kernels::Numerics::reference, &samples));
   ThreadPool pool(threads);
   return Json{{"threads", threads},
-              {"repeats", kMeasureRepeats},
+              {"repeats", samples},
               {"read_bytes_per_second", rate_json(machine.ram_read)},
               {"numa_nodes", nodes_json()},
               {"fma_operations_per_second", rate_json(measure_fma_rate(pool))},

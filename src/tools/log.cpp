@@ -2,15 +2,19 @@
 #include "tools/log.h"
 
 #include <fmt/format.h>
+#include <spdlog/details/log_msg_buffer.h>
 #include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace rorqual::tools {
 namespace {
@@ -62,6 +66,44 @@ std::unique_ptr<spdlog::formatter> make_formatter(bool as_json) {
   return formatter;
 }
 
+/// Keeps messages until it is released, then passes them on to the sink behind it.
+class HoldingSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit HoldingSink(spdlog::sink_ptr target) : target_(std::move(target)) {}
+
+  void release() {
+    const std::lock_guard lock(mutex_);
+    is_held_ = false;
+    for (const auto& message : kept_) target_->log(message);
+    kept_.clear();
+    target_->flush();
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (is_held_) {
+      kept_.emplace_back(message);
+    } else {
+      target_->log(message);
+    }
+  }
+
+  void flush_() override {
+    if (!is_held_) target_->flush();
+  }
+
+  void set_pattern_(const std::string& pattern) override { target_->set_pattern(pattern); }
+
+  void set_formatter_(std::unique_ptr<spdlog::formatter> formatter) override {
+    target_->set_formatter(std::move(formatter));
+  }
+
+ private:
+  spdlog::sink_ptr target_;
+  std::vector<spdlog::details::log_msg_buffer> kept_;
+  bool is_held_ = true;
+};
+
 spdlog::color_mode color_mode(const LogOptions& options) {
   if (options.color == "always") return spdlog::color_mode::always;
   const char* no_color = std::getenv("NO_COLOR");
@@ -83,12 +125,19 @@ Status set_up_log(const LogOptions& options) {
                    "check the folder and its permissions, or leave out --log-file");
     }
   }
+  if (options.is_held) sink = std::make_shared<HoldingSink>(std::move(sink));
   auto logger = std::make_shared<spdlog::logger>("rorqual", std::move(sink));
   logger->set_formatter(make_formatter(options.format == "json"));
   logger->set_level(spdlog::level::from_str(options.level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
   return Ok();
+}
+
+void release_log() {
+  for (const spdlog::sink_ptr& sink : spdlog::default_logger()->sinks()) {
+    if (auto* holding = dynamic_cast<HoldingSink*>(sink.get())) holding->release();
+  }
 }
 
 }  // namespace rorqual::tools

@@ -101,6 +101,10 @@ TEST(AppliedSamples, AreMediansOfWhatIsKnown) {
   EXPECT_DOUBLE_EQ(machine.kernels.at(0).many_rows.value, 4);
   EXPECT_EQ(machine.kernels.at(0).few_rows.value, 0);         // never measured: unknown
   EXPECT_DOUBLE_EQ(machine.stages.at(0).one_row.value, 1.5);  // the third sample has none
+  // One sample says nothing of how far it is off.
+  apply_samples(machine, {sample(3)});
+  EXPECT_DOUBLE_EQ(machine.kernels.at(0).one_row.spread, 0.5);
+  EXPECT_DOUBLE_EQ(machine.ram_read.spread, 0.5);
 }
 
 TEST(DiskMeasure, ReadsTheLargestFileOfAFolder) {

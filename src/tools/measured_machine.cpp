@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kSampleSeconds = 0.02;
 constexpr int64_t kReadBytes = int64_t{512} << 20;
+constexpr double kLoneSpread = 0.5;               // of one sample: nothing says how far it is off
 constexpr std::chrono::seconds kMeasureLimit{6};  // no further sample after that
 
 /// Median over the samples of the rate that `get` names.
@@ -28,7 +29,10 @@ plan::Rate median_of(const std::vector<RateSample>& samples, const Get& get) {
     const plan::Rate& rate = get(sample);
     if (rate.value > 0) values.push_back(rate.value);
   }
-  return rate_of(std::move(values));
+  const bool is_lone = values.size() == 1;
+  plan::Rate rate = rate_of(std::move(values));
+  if (is_lone) rate.spread = kLoneSpread;
+  return rate;
 }
 
 }  // namespace
@@ -76,7 +80,8 @@ void measure_model_disk(plan::Machine& machine, ThreadPool& pool, const std::str
   machine.disk_random = disk->random;
 }
 
-Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics) {
+Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics,
+                                      int* num_samples) {
   const auto* table = kernels::select_kernels();
   if (table == nullptr)
     return Error(Code::unsupported, "no kernels for this CPU", "rorqual needs AVX2 and FMA");
@@ -92,6 +97,7 @@ Result<plan::Machine> measure_machine(const std::string& folder, int threads, ke
     samples.push_back(std::move(sample));
   }
   apply_samples(machine, samples);
+  if (num_samples != nullptr) *num_samples = static_cast<int>(samples.size());
   measure_model_disk(machine, pool, folder);
   return machine;
 }

@@ -32,6 +32,7 @@ void measure_model_disk(plan::Machine& machine, ThreadPool& pool, const std::str
 
 /// plan::this_machine with memory, kernels and stages measured five times (`threads` 0 = the default), and
 /// the disk as above. Takes about five seconds. Errors: out_of_memory, unsupported (no kernels for this CPU).
-Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics);
+Result<plan::Machine> measure_machine(const std::string& folder, int threads, kernels::Numerics numerics,
+                                      int* num_samples = nullptr);
 
 }  // namespace rorqual::tools

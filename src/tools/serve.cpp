@@ -41,6 +41,7 @@ void on_signal(Shared& shared, int count, int number) {
   const std::lock_guard lock(shared.mutex);
   shared.signals = count;
   if (!shared.is_serving || count > 2) {
+    release_log();
     fmt::print(stderr, "\n");
     spdlog::warn("stop   interrupted{}", shared.is_serving ? "" : " while loading");
     _exit(128 + number);
@@ -105,7 +106,9 @@ bool wait_for_end(Shared& shared, const runtime::Engine& engine) {
 }  // namespace
 
 Status run_serve(const ServeOptions& options) {
-  RORQUAL_TRY(set_up_log(options.log));
+  LogOptions log = options.log;
+  log.is_held = options.as_json && log.file.empty();
+  RORQUAL_TRY(set_up_log(log));
   Shared shared;
   SignalWait* waiting = nullptr;
   SignalWait signals(
@@ -120,7 +123,8 @@ Status run_serve(const ServeOptions& options) {
   server_options.is_demonstration = options.open.model.empty();
   OpenedEngine opened;  // outlives the server, which is declared after it
   RORQUAL_TRY_ASSIGN(const auto server, server::Server::start(server_options));
-  ProgressBar bar(ProgressBar::is_terminal() && options.log.format == "text" && options.log.file.empty());
+  ProgressBar bar(ProgressBar::is_terminal() && !log.is_held && options.log.format == "text" &&
+                  options.log.file.empty());
   const auto show_progress = [&](int64_t done, int64_t total) {
     bar.update(done, total);
     server->set_load_progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0);
@@ -129,6 +133,7 @@ Status run_serve(const ServeOptions& options) {
   bar.finish();
   if (!loaded.ok()) return std::move(loaded).error();
   opened = *std::move(loaded);
+  release_log();
   print_model(opened, std::chrono::duration<double>(Clock::now() - started).count());
   server->attach(*opened.engine, *opened.opened.tokenizer);
   {

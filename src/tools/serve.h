@@ -17,6 +17,7 @@ struct ServeOptions {
   runtime::EngineOptions engine;
   server::ServerOptions server;
   LogOptions log;
+  bool as_json = false;       // a failure to start prints its JSON object alone: log lines wait until then
   std::string given_options;  // "port=8001 …": what differs from the defaults, for the banner
 };
 

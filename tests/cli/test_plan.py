@@ -108,6 +108,30 @@ class Refusals(ProgramTest):
         self.assertIn("does not fit", result.stderr)
         self.assertLess(time.monotonic() - began, 30)
 
+    def test_a_failure_to_start_is_one_json_object_alone(self):
+        model = "synthetic:v41?vocab=4096&compressed-vocab=3231"
+        for arguments, code, name in (
+                ([model, "--tokenizer", MINI_TOKENIZER, "--engram-placement", "host"], 6, "out_of_memory"),
+                (["--engram-placement", "gpu"], 5, "unsupported"), (["/no/such/model"], 3, "not_found")):
+            result = run("serve", *arguments, "--port", "0", "--json", timeout=60)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertEqual(result.stdout, "")
+            error = json.loads(result.stderr)["error"]
+            self.assertEqual((error["code"], error["exit"]), (name, code))
+
+    def test_serve_with_json_logs_once_it_is_loaded(self):
+        command = [program.PROGRAM, "serve", "--port", "0", "--max-model-len", "1024", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            lines = []
+            for line in process.stderr:
+                lines.append(line)
+                if " ready  " in line:
+                    break
+            process.terminate()
+            process.communicate(timeout=60)
+        self.assertIn(" start  ", lines[0])
+        self.assertEqual(process.returncode, 0)
+
     def test_serve_prints_the_plan_before_it_loads(self):
         command = [program.PROGRAM, "serve", "--port", "0", "--max-model-len", "1024"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -162,7 +186,8 @@ class Cgroup(ProgramTest):
     def test_a_limit_below_the_need_refuses_with_both_numbers(self):
         result = self.run_inside("serve", SMALL, "--tokenizer", MINI_TOKENIZER, "--port", "0", "--max-num-seqs", "64")
         self.assert_error(result, 6, "of memory", "can be used", "cgroup limit 400.0 MiB")
-        self.assertIn("more RAM: fits", result.stderr)
+        self.assertIn("a cgroup limit that is ", result.stderr)
+        self.assertIn(" higher: fits", result.stderr)
 
     def test_plan_sees_the_limit(self):
         answer = json.loads(self.run_inside("plan", "--json", "--no-measure").stdout)
