@@ -56,7 +56,19 @@ Result<Paths> by_corpus(const std::vector<std::string>& paths, std::string_view 
 
 Error no_capture(std::string_view side, const std::string& corpus) {
   return Error(Code::invalid_argument, fmt::format("{} has no capture of corpus '{}'", side, corpus),
-               "both sides need every corpus that one of them has");
+               "every run needs every corpus that one of them has");
+}
+
+/// A second run of the old side, where there is one, covers it: a corpus that it lacks would pass unrepeated.
+Status check_second_run(const Paths& old_side, const Paths& old_again) {
+  if (old_again.empty()) return Ok();
+  for (const auto& [corpus, path] : old_again) {
+    if (!old_side.contains(corpus)) return no_capture("--old", corpus);
+  }
+  for (const auto& [corpus, path] : old_side) {
+    if (!old_again.contains(corpus)) return no_capture("--old-again", corpus);
+  }
+  return Ok();
 }
 
 /// Checks that the records make a pair; true if the old side is known to differ from run to run.
@@ -116,6 +128,7 @@ Result<GateRun> gate_captures(const KlGateOptions& options, const kl::GateLimits
   for (const auto& [corpus, path] : new_side) {
     if (!old_side.contains(corpus)) return no_capture("--old", corpus);
   }
+  RORQUAL_TRY(check_second_run(old_side, old_again));
   for (const auto& [corpus, path] : old_side) {
     if (!new_side.contains(corpus)) return no_capture("--new", corpus);
     const auto reference = references.find(corpus);
@@ -146,7 +159,10 @@ Result<kl::GateNumbers> numbers_of(const Json& object) {
   if (object.contains("new")) {
     RORQUAL_TRY_ASSIGN(numbers.new_kl, number_of(object, "new"));
   } else if (object.contains("change") && object.at("change").is_number()) {
-    numbers.new_kl = numbers.old_kl * (1 + object.at("change").get<double>());
+    const double change = object.at("change").get<double>();
+    if (!(change >= -1))
+      return Error(Code::corrupt_data, fmt::format("change is {}, expected -1 or more", change));
+    numbers.new_kl = numbers.old_kl * (1 + change);
   } else {
     return Error(Code::corrupt_data, fmt::format("'{}' has neither 'new' nor 'change'", numbers.corpus));
   }
@@ -169,6 +185,11 @@ Result<GateRun> gate_numbers(const std::string& path, const kl::GateLimits& limi
     auto numbers = numbers_of(object);
     if (!numbers.ok())
       return Error(Code::corrupt_data, fmt::format("{}: {}", path, numbers.error().message()), hint);
+    const auto is_same = [&](const kl::GateCorpus& known) { return known.numbers.corpus == numbers->corpus; };
+    if (std::any_of(run.corpora.begin(), run.corpora.end(), is_same)) {
+      return Error(Code::corrupt_data, fmt::format("{}: corpus '{}' is there twice", path, numbers->corpus),
+                   "give each corpus once");
+    }
     run.corpora.push_back(kl::judge(*numbers, limits));
   }
   return run;

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """kl compare, kl gate and kl table on small captures of the embedded model: exit codes, what is refused, JSON."""
 
+import array
 import json
 import pathlib
 import shutil
 import tempfile
 import unittest
+import zipfile
 
 import program
 from program import ProgramTest, run
@@ -139,6 +141,23 @@ class Captures(ProgramTest):
         self.assertEqual(json.loads(done.stdout)["verdict"], "undecided")
         self.assertIn("gate undecided: code two runs of the old side differ", json.loads(done.stderr)["error"]["message"])
 
+    def test_a_second_old_run_has_the_corpora_of_the_first(self):
+        (self.root / "other.txt").write_text(TEXT, encoding="utf-8")
+        (self.root / "second").mkdir()
+        self.addCleanup(shutil.rmtree, self.root / "second")
+        done = run("kl", "capture", "--corpus", self.root / "other.txt", "--context", 32, "--windows", 4, "--top-k", 24,
+                   "--out", self.root / "second" / "other.npz", "--numerics", "exact")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        more = ("--old-again", self.root / "second")
+        self.assert_error(self.gate("exact", "again", *more), 2, "--old has no capture of corpus 'other'")
+        three = ("kl", "gate", "--reference", self.root / "both", "--old", self.root / "both", "--new", self.root / "both")
+        shutil.copytree(self.root / "exact", self.root / "both")
+        self.addCleanup(shutil.rmtree, self.root / "both")
+        for file in (self.root / "second").iterdir():
+            shutil.copy(file, self.root / "both")
+        self.assertEqual(run(*three).returncode, 0)
+        self.assert_error(run(*three, *more), 2, "--old-again has no capture of corpus 'code'")
+
     def test_a_pair_without_records_needs_force(self):
         bare = self.root / "bare"
         bare.mkdir()
@@ -160,6 +179,35 @@ class Captures(ProgramTest):
     def test_gate_without_sides_says_what_it_needs(self):
         self.assert_error(run("kl", "gate"), 2, "needs --reference, --old and --new, or --numbers")
         self.assert_error(run("kl", "gate", "--numbers", self.root / "none.json"), 3, "none.json")
+
+    def test_gate_numbers_that_contradict_themselves_are_refused(self):
+        for corpora, reason in (
+            ([{"corpus": "code", "old": 1, "new": 1}] * 2, "corpus 'code' is there twice"),
+            ([{"corpus": "code", "old": 1, "change": -1.5}], "change is -1.5"),
+        ):
+            numbers = self.root / "numbers.json"
+            numbers.write_text(json.dumps({"corpora": corpora}))
+            self.assert_error(run("kl", "gate", "--numbers", numbers), 4, reason)
+
+    def test_a_panel_of_full_logits_compares_with_the_capture_of_its_windows(self):
+        """Where scoring starts at one place in windows of several lengths, too."""
+        cases = {"a": [0, 5, 6, 7, 8], "b": [0, 9, 10, 11]}
+        arrays = []
+        for case, ids in cases.items():
+            rows = array.array("f", [0.0]) * ((len(ids) - 1) * 4096)
+            arrays += [(f"{case}/logits", "<f4", (len(ids) - 1, 4096), rows.tobytes()),
+                       (f"{case}/ids", "<i4", (len(ids),), array.array("i", ids).tobytes()),
+                       (f"{case}/first_scored", "<i8", (1,), array.array("q", [1]).tobytes())]
+        panel, out = self.root / "outside.npz", self.root / "outside-capture.npz"
+        with zipfile.ZipFile(panel, "w") as archive:
+            for name, dtype, shape, data in arrays:
+                header = str({"descr": dtype, "fortran_order": False, "shape": shape}).ljust(117) + "\n"
+                archive.writestr(f"{name}.npy", b"\x93NUMPY\1\0\x76\0" + header.encode() + data)
+        done = run("kl", "capture", "--corpus", panel, "--out", out, "--top-k", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run("kl", "compare", panel, out, "--id-set", "candidate", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["first_scored"], 1)
 
     def test_the_table_has_rows_and_columns(self):
         done = run("kl", "table", "--reference", self.root / "exact", "--noise-floor", self.root / "again",
