@@ -4,28 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
+
+#include "kl/jobs.h"
 
 namespace rorqual::kl {
 namespace {
 
 using runtime::FinishReason;
 
-/// What the sinks tell the waiting thread.
-struct Arrivals {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<size_t> finished;  // jobs, in order of arrival
-};
-
 /// Collects one reply. The engine's thread writes it, the waiting thread reads it after the end.
 class ReplySink final : public runtime::TokenSink {
  public:
-  ReplySink(size_t job, Arrivals& arrivals) : job_(job), arrivals_(arrivals) {}
+  ReplySink(size_t job, JobEnds& ends) : job_(job), ends_(ends) {}
 
   void on_token(int32_t token, std::optional<runtime::PositionLogprobs> row) override {
     tokens.push_back(token);
@@ -36,9 +29,7 @@ class ReplySink final : public runtime::TokenSink {
 
   void on_finish(const runtime::FinishInfo& info) override {
     end = info;
-    const std::lock_guard lock(arrivals_.mutex);
-    arrivals_.finished.push_back(job_);
-    arrivals_.changed.notify_all();
+    ends_.add(job_);
   }
 
   std::vector<int32_t> tokens, best;
@@ -47,7 +38,7 @@ class ReplySink final : public runtime::TokenSink {
 
  private:
   size_t job_;
-  Arrivals& arrivals_;
+  JobEnds& ends_;
 };
 
 /// One request: a case, by itself or forced.
@@ -118,43 +109,25 @@ class Replay {
   }
 
   Result<std::vector<CaseAgreement>> run(const AgreeProgress& progress) {
-    Status fault = Ok();
-    size_t num_sent = 0, num_done = 0;
-    while (num_done < num_sent || (fault.ok() && num_sent < jobs_.size())) {
-      while (fault.ok() && num_sent < jobs_.size() &&
-             num_sent - num_done < static_cast<size_t>(options_.streams)) {
-        fault = send(num_sent);
-        if (fault.ok()) ++num_sent;
-      }
-      if (!fault.ok()) {
-        for (const auto id : running_) engine_.cancel(id);
-      }
-      if (num_done == num_sent) continue;
-      for (const size_t job : wait_for_some()) {
-        ++num_done;
-        Status taken = take(job);
-        if (!taken.ok() && fault.ok()) fault = std::move(taken);
-      }
-      if (progress) progress(static_cast<int64_t>(num_done), static_cast<int64_t>(jobs_.size()));
-    }
-    if (!fault.ok()) return std::move(fault).error();
+    Jobs jobs;
+    jobs.count = jobs_.size();
+    jobs.streams = static_cast<size_t>(options_.streams);
+    jobs.send = [&](size_t job) { return send(job); };
+    jobs.take = [&](size_t job) { return take(job); };
+    jobs.progress = [&](size_t num_ended) {
+      if (progress) progress(static_cast<int64_t>(num_ended), static_cast<int64_t>(jobs_.size()));
+    };
+    RORQUAL_TRY(run_jobs(engine_, ends_, jobs));
     return std::move(results_);
   }
 
  private:
-  Status send(size_t job) {
+  Result<runtime::RequestId> send(size_t job) {
     const PanelCase& c = panel_.cases[jobs_[job].case_index];
-    sinks_[job] = std::make_shared<ReplySink>(job, arrivals_);
+    sinks_[job] = std::make_shared<ReplySink>(job, ends_);
     auto id = engine_.submit(request_for(c, jobs_[job], panel_.max_tokens), sinks_[job]);
     if (!id.ok()) return std::move(id).error().at(c.id);
-    running_.push_back(*id);
-    return Ok();
-  }
-
-  std::vector<size_t> wait_for_some() {
-    std::unique_lock lock(arrivals_.mutex);
-    arrivals_.changed.wait(lock, [&] { return !arrivals_.finished.empty(); });
-    return std::exchange(arrivals_.finished, {});
+    return id;
   }
 
   Status take(size_t job) {
@@ -173,9 +146,8 @@ class Replay {
   const AgreeOptions& options_;
   std::vector<CaseAgreement> results_;
   std::vector<Job> jobs_;
-  Arrivals arrivals_;
+  JobEnds ends_;
   std::vector<std::shared_ptr<ReplySink>> sinks_;
-  std::vector<runtime::RequestId> running_;
 };
 
 }  // namespace

@@ -7,16 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "kl/capture_parts.h"
 #include "kl/full_logits.h"
+#include "kl/jobs.h"
 
 namespace rorqual::kl {
 namespace {
@@ -25,21 +23,19 @@ using runtime::FinishReason;
 using runtime::PositionLogprobs;
 using runtime::TokenLogprob;
 
-constexpr std::chrono::milliseconds kProgressPeriod{200};
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 /// What the sinks and the waiting thread share.
 struct Arrivals {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<size_t> finished;
+  JobEnds ends;
   std::atomic<int64_t> rows{0};
 };
 
 /// Where the rows of one window go.
 struct Target {
   const Window* window = nullptr;
-  size_t index = 0;
+  size_t index = 0;  // of the window
+  size_t job = 0;    // of the windows that are not there yet
   int64_t first_row = 0;
   Dump* dump = nullptr;
   LogitsWriter* logits = nullptr;
@@ -70,9 +66,7 @@ class WindowSink final : public runtime::TokenSink {
 
   void on_finish(const runtime::FinishInfo& info) override {
     end_ = info;
-    const std::lock_guard lock(arrivals_.mutex);
-    arrivals_.finished.push_back(target_.index);
-    arrivals_.changed.notify_all();
+    arrivals_.ends.add(target_.job);
   }
 
   /// After on_finish: did every row arrive?
@@ -252,7 +246,6 @@ class Run {
  private:
   Status prepare() {
     const size_t count = corpus_.windows.size();
-    sinks_.resize(count);
     if (!options_.logits_path.empty()) {
       RORQUAL_TRY_ASSIGN(writer_,
                          LogitsWriter::create(options_.logits_path, dump_.num_rows(), dump_.info.vocab_size));
@@ -275,49 +268,32 @@ class Run {
     return Ok();
   }
 
-  Status send(size_t index) {
-    const Target target{&corpus_.windows[index], index, dump_.window_rows[index], &dump_, writer_.get()};
-    sinks_[index] = std::make_shared<WindowSink>(target, arrivals_);
-    auto id = engine_.submit(request_for(corpus_.windows[index], dump_.info.top_k), sinks_[index]);
+  Result<runtime::RequestId> send(size_t job) {
+    const size_t index = pending_[job];
+    const Target target{&corpus_.windows[index], index, job, dump_.window_rows[index], &dump_, writer_.get()};
+    sinks_[job] = std::make_shared<WindowSink>(target, arrivals_);
+    auto id = engine_.submit(request_for(corpus_.windows[index], dump_.info.top_k), sinks_[job]);
     if (!id.ok()) return std::move(id).error().at(fmt::format("window {}", index));
-    running_.emplace_back(index, *id);
-    return Ok();
+    return id;
   }
 
-  void cancel_all() {
-    for (const auto& [index, id] : running_) engine_.cancel(id);
-  }
-
-  /// Takes the windows that have ended; keeps the first fault.
-  Status take_finished(const std::vector<size_t>& finished) {
-    Status fault = Ok();
-    for (const size_t index : finished) {
-      std::erase_if(running_, [=](const auto& entry) { return entry.first == index; });
-      Status status = sinks_[index]->result();
-      sinks_[index].reset();
-      if (status.ok() && parts_) status = parts_->store(static_cast<int64_t>(index), dump_);
-      if (!status.ok() && fault.ok()) fault = std::move(status);
-    }
-    return fault;
+  Status take(size_t job) {
+    const auto sink = std::exchange(sinks_[job], nullptr);
+    RORQUAL_TRY(sink->result());
+    return parts_ ? parts_->store(static_cast<int64_t>(pending_[job]), dump_) : Status(Ok());
   }
 
   Status score(const CaptureProgress& progress) {
-    Status fault = Ok();
-    size_t next = 0;
-    while (!running_.empty() || (fault.ok() && next < pending_.size())) {
-      while (fault.ok() && next < pending_.size() && running_.size() < streams_)
-        fault = send(pending_[next++]);
-      if (!fault.ok()) cancel_all();
-      if (running_.empty()) break;
-      std::unique_lock lock(arrivals_.mutex);
-      arrivals_.changed.wait_for(lock, kProgressPeriod, [&] { return !arrivals_.finished.empty(); });
-      const auto finished = std::exchange(arrivals_.finished, {});
-      lock.unlock();
-      Status taken = take_finished(finished);
-      if (!taken.ok() && fault.ok()) fault = std::move(taken);
+    sinks_.resize(pending_.size());
+    Jobs jobs;
+    jobs.count = pending_.size();
+    jobs.streams = streams_;
+    jobs.send = [&](size_t job) { return send(job); };
+    jobs.take = [&](size_t job) { return take(job); };
+    jobs.progress = [&](size_t) {
       if (progress) progress(arrivals_.rows, dump_.num_rows());
-    }
-    return fault;
+    };
+    return run_jobs(engine_, arrivals_.ends, jobs);
   }
 
   runtime::Engine& engine_;
@@ -330,7 +306,6 @@ class Run {
   size_t streams_ = 1;
   std::vector<size_t> pending_;
   std::vector<std::shared_ptr<WindowSink>> sinks_;
-  std::vector<std::pair<size_t, runtime::RequestId>> running_;
 };
 
 }  // namespace

@@ -5,28 +5,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "kl/jobs.h"
 #include "text/chat_encoder.h"
 
 namespace rorqual::kl {
 namespace {
 
-/// What the sinks tell the waiting thread.
-struct Arrivals {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<size_t> finished;  // cases, in order of arrival
-};
-
 /// Fills one case. The engine's thread writes it, the waiting thread reads it after the end.
 class CaseSink final : public runtime::TokenSink {
  public:
-  CaseSink(size_t index, Arrivals& arrivals) : index_(index), arrivals_(arrivals) {}
+  CaseSink(size_t index, JobEnds& ends) : index_(index), ends_(ends) {}
 
   void on_token(int32_t token, std::optional<runtime::PositionLogprobs> row) override {
     tokens.push_back(token);
@@ -37,9 +29,7 @@ class CaseSink final : public runtime::TokenSink {
 
   void on_finish(const runtime::FinishInfo& info) override {
     end = info;
-    const std::lock_guard lock(arrivals_.mutex);
-    arrivals_.finished.push_back(index_);
-    arrivals_.changed.notify_all();
+    ends_.add(index_);
   }
 
   std::vector<int32_t> tokens;
@@ -48,7 +38,7 @@ class CaseSink final : public runtime::TokenSink {
 
  private:
   size_t index_;
-  Arrivals& arrivals_;
+  JobEnds& ends_;
 };
 
 Status take_reply(const CaseSink& sink, const text::Tokenizer& tokenizer, PanelCase& c) {
@@ -108,40 +98,22 @@ Result<Panel> make_panel(runtime::Engine& engine, const text::Tokenizer& tokeniz
                  "correct --max-tokens or --streams");
   }
   RORQUAL_TRY_ASSIGN(auto cases, rendered_cases(tokenizer, prompts));
-  Arrivals arrivals;
+  JobEnds ends;
   std::vector<std::shared_ptr<CaseSink>> sinks(cases.size());
-  std::vector<runtime::RequestId> running;
-  size_t num_sent = 0;
-  size_t num_done = 0;
-  Status fault = Ok();
-  while (num_done < num_sent || (num_sent < cases.size() && fault.ok())) {
-    while (fault.ok() && num_sent < cases.size() &&
-           num_sent - num_done < static_cast<size_t>(options.streams)) {
-      sinks[num_sent] = std::make_shared<CaseSink>(num_sent, arrivals);
-      auto id = engine.submit(request_for(cases[num_sent], options.max_tokens), sinks[num_sent]);
-      if (!id.ok()) {
-        fault = std::move(id).error().at(cases[num_sent].id);
-        break;
-      }
-      running.push_back(*id);
-      ++num_sent;
-    }
-    if (!fault.ok()) {
-      for (const auto id : running) engine.cancel(id);
-    }
-    if (num_done == num_sent) continue;
-    std::unique_lock lock(arrivals.mutex);
-    arrivals.changed.wait(lock, [&] { return !arrivals.finished.empty(); });
-    const auto finished = std::exchange(arrivals.finished, {});
-    lock.unlock();
-    for (const size_t index : finished) {
-      ++num_done;
-      Status taken = take_reply(*sinks[index], tokenizer, cases[index]);
-      if (!taken.ok() && fault.ok()) fault = std::move(taken);
-    }
-    if (progress) progress(static_cast<int64_t>(num_done), static_cast<int64_t>(cases.size()));
-  }
-  if (!fault.ok()) return std::move(fault).error();
+  Jobs jobs;
+  jobs.count = cases.size();
+  jobs.streams = static_cast<size_t>(options.streams);
+  jobs.send = [&](size_t index) -> Result<runtime::RequestId> {
+    sinks[index] = std::make_shared<CaseSink>(index, ends);
+    auto id = engine.submit(request_for(cases[index], options.max_tokens), sinks[index]);
+    if (!id.ok()) return std::move(id).error().at(cases[index].id);
+    return id;
+  };
+  jobs.take = [&](size_t index) { return take_reply(*sinks[index], tokenizer, cases[index]); };
+  jobs.progress = [&](size_t num_ended) {
+    if (progress) progress(static_cast<int64_t>(num_ended), static_cast<int64_t>(cases.size()));
+  };
+  RORQUAL_TRY(run_jobs(engine, ends, jobs));
   const runtime::EngineInfo& info = engine.info();
   Panel panel{info.model_name, info.numerics, info.switches, info.vocab_size, options.max_tokens, {},
               std::move(cases)};
