@@ -44,8 +44,9 @@ constexpr NeutralOption kNeutralOptions[] = {
      "`reference` rounds wherever the official code rounds; `exact` is F32 without these roundings: the "
      "yardstick of "
      "the checks and of `kl`",
-     "`exact` needs F32 caches; the demonstration model's two differ by a mean KL of 6e-4 on its golden "
-     "runs (docs/testing.md), 0.015 on the panel, 0.07 to 0.09 on texts that it does not know "
+     "`exact` needs F32 caches; the demonstration model's two differ by a mean KL of 3e-4 on held-out "
+     "prompts "
+     "(models/mini/README.md), 0.015 on the panel, 0.07 to 0.09 on texts that it does not know "
      "(docs/fidelity.md)"},
     {"RORQUAL_CPU_ISA", "best tier", "nothing: all tiers give the same bits (`rorqual doctor`, kernel tests)",
      "speed"},
