@@ -42,11 +42,14 @@ struct Context {
 };
 
 // ------------------------------------------------------------------------------------------------ the step
-/// The rows of one sequence in a step: consecutive in the batch and consecutive in position.
+/// Rows of one sequence in a step: consecutive in the batch and consecutive in position. A sequence may have
+/// several such runs in a step (rows between them that nothing reads were left out); each has its own entry
+/// in the lists "one per sequence".
 struct SequenceRows {
   int32_t row_begin = 0;
   int32_t row_count = 0;
-  int64_t start = 0;  // position of row_begin
+  int64_t start = 0;         // position of row_begin
+  int64_t window_begin = 0;  // no row sees a window position below it
 };
 
 /// Describes the rows of one step; built once, on a GPU uploaded once. Views stay valid for the whole step.
@@ -80,11 +83,14 @@ struct CacheFormat {
   }
 };
 
-/// Sliding-window records of one sequence and layer: position p lives in slot p % slots. slots >= window; the
-/// slots beyond the window leave room for rejected drafts.
+inline constexpr int64_t kWindowPageTokens = 64;
+
+/// Sliding-window records of one sequence and layer, in pages of 64 positions: position p is record p % 64 at
+/// pages[p / 64] + offset. Pages may be missing (null) where no row of the step looks; what is committed
+/// there is dropped.
 struct WindowCache {
-  std::byte* records = nullptr;
-  int64_t slots = 0;
+  std::byte* const* pages = nullptr;
+  int64_t offset = 0;
 };
 
 /// Compressed KV and index keys of one sequence and KV-source layer, in pages of page_entries entries (a
@@ -280,7 +286,6 @@ struct AttendArgs {
   /// sequence in this step; only valid entries are listed. Otherwise row p sees p-window+1..p, in `window`
   /// slots.
   bool draft_block = false;
-  int64_t window_floor = 0;  // positions below do not exist (draft contexts that start late)
   RopeAngles angles;
   float* out = nullptr;  // [T, H, Dh]
 };
@@ -294,7 +299,7 @@ struct AttentionOutputArgs {
   float* y = nullptr;               // out [T, D]
 };
 
-/// Copies the step's window records into the rings (after attention has read the old ones).
+/// Copies the step's window records into the pages that exist.
 struct CommitWindowArgs {
   const StepPlan* plan = nullptr;
   CacheFormat format;

@@ -4,6 +4,7 @@
 // measuring).
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,10 +15,22 @@
 #include <vector>
 
 #include "base/result.h"
+#include "prefix/miss.h"
 
 namespace rorqual::runtime {
 
 using RequestId = uint64_t;
+
+/// What tokens may follow, position by position (a grammar, a schema). Any thread, one call at a time per
+/// request. A pure function of the reply so far: nothing is remembered of rejected drafts.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+
+  /// Clears the bits of ids that must not follow `reply`: id i is bit i % 32 of mask[i / 32], all set before.
+  /// The tokens may be ones that were only drafted. At least one id must stay (else the request fails).
+  virtual void mask(std::span<const int32_t> reply, std::span<uint32_t> mask) = 0;
+};
 
 /// Sampling of one choice. Ranges are checked by submit (invalid_argument names the field).
 struct SamplingParams {
@@ -47,6 +60,8 @@ struct SamplingParams {
   /// given continuation on the path that decoding takes. Empty = off; else max_tokens must be their number,
   /// and nothing that changes the choice of tokens has an effect: stop tokens do not end it.
   std::vector<int32_t> forced_tokens;
+  /// Applied with the other masks, at every position, drafted or not. Null = none.
+  std::shared_ptr<TokenConstraint> constraint;
 };
 
 struct TokenLogprob {
@@ -70,6 +85,11 @@ struct FinishInfo {
   std::optional<Error> error;
   uint64_t seed = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  int64_t replayed_tokens = 0;  // rows computed again to rebuild windows, beside the uncached ones
+  int64_t trim_rows = 0;        // replay trim that was in force, 0 = exact
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // of drafts that were verified
+  int64_t preemptions = 0;
+  prefix::MissReport prefix;  // why cached_tokens is not more
   double queue_s = 0, prefill_s = 0, decode_s = 0;
 };
 
@@ -96,6 +116,13 @@ struct Request {
   SamplingParams sampling;
   int32_t priority = 0;    // lower runs first
   std::string client_key;  // fairness class
+
+  bool reads_prefix_cache = true;
+  std::string cache_salt;            // requests of different salts share no cached pages
+  std::vector<int64_t> breakpoints;  // prompt positions before which the windows are kept for later requests
+  std::optional<int32_t> drafts;     // most drafts of a step; absent = the engine's choice, 0 = none
+  std::optional<int64_t>
+      replay_trim;  // lossy: rows after the last KV source, 0 = exact; absent = the engine's
 };
 
 struct EngineInfo {
@@ -106,14 +133,45 @@ struct EngineInfo {
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;
   int32_t eos_token_id = 1;
+  int64_t max_drafts = 0;  // 0 = no speculation
+};
+
+inline constexpr int kMaxDrafts = 7;
+
+/// Tokens of steps, by size: bounds of the buckets of iteration_tokens.
+inline constexpr std::array<int64_t, 13> kIterationBuckets = {1,   8,    16,   32,   64,   128,  256,
+                                                              512, 1024, 2048, 4096, 8192, 16384};
+
+/// Prefix cache figures; tokens unless named otherwise.
+struct PrefixStats {
+  bool is_on = false, has_disk = false;
+  int64_t queries = 0, query_tokens = 0, hit_tokens = 0, disk_hit_tokens = 0, replayed_tokens = 0;
+  int64_t blocks = 0, windows = 0, bytes = 0, max_bytes = 0;  // pages held now
+  int64_t evicted_blocks = 0, evicted_windows = 0, mismatches = 0;
+  std::vector<int64_t> misses_by_reason;  // lookups, [prefix::MissReason]
+  int64_t disk_pages = 0, disk_bytes = 0, disk_written_bytes = 0, disk_read_bytes = 0;
+  int64_t disk_dropped_pages = 0, disk_damaged_pages = 0, disk_evicted_pages = 0;
+};
+
+struct SpeculationStats {
+  int64_t drafts = 0;  // verifications
+  int64_t draft_tokens = 0, accepted_tokens = 0;
+  std::array<int64_t, kMaxDrafts> accepted_by_position{};
+  double drafts_now = 0;  // mean length that the last steps chose
 };
 
 /// Counters since start and gauges now; the server turns them into metrics.
 struct EngineStats {
   int64_t requests_running = 0, requests_waiting = 0;
-  int64_t cache_blocks_total = 0, cache_blocks_used = 0;
+  int64_t cache_blocks_total = 0,
+          cache_blocks_used = 0;  // used: by running requests, not by the prefix cache
   int64_t prompt_tokens = 0, generation_tokens = 0, cached_tokens = 0;
   int64_t preemptions = 0, steps = 0;
+  int64_t swapped_out = 0, swapped_in = 0;                               // of the preemptions
+  std::array<int64_t, kIterationBuckets.size() + 1> iteration_tokens{};  // steps by rows, not cumulative
+  int64_t iteration_tokens_sum = 0;
+  PrefixStats prefix;
+  SpeculationStats speculation;
   bool is_alive = true;
 };
 

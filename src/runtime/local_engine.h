@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "model/runner.h"
+#include "prefix/disk_tier.h"
 #include "runtime/engine.h"
 
 namespace rorqual::runtime {
@@ -28,6 +30,22 @@ struct EngineOptions {
   int64_t max_prompt_logprob_entries = int64_t{1} << 26;  // of one request, (k + 1) * prompt tokens
   /// Source of the seeds of requests that give none. Absent: the operating system's randomness.
   std::optional<uint64_t> seed;
+  double max_queue_wait_s = 0;  // requests that wait longer for their first step fail (unavailable), 0 = off
+
+  int32_t drafts = 0;               // most drafts of a step, 0..7, lowered to what the model has; 0 = off
+  bool are_drafts_adaptive = true;  // fewer or none while that is faster; false: always `drafts`
+
+  std::string model_identity;      // weights, numerics, page layout: names the pages (prefix cache)
+  int64_t prefix_cache_bytes = 0;  // pages kept of past requests, 0 = no prefix cache
+  std::shared_ptr<prefix::DiskTier> prefix_disk;
+  int64_t prefix_snapshot_interval =
+      4096;  // tokens between kept windows inside prompts, 0 = at the ends only
+  int64_t prefix_fetch_bytes = int64_t{8} << 20;  // read from disk between two steps
+  int64_t swap_bytes = 0;   // memory for preempted sequences; 0 = they are computed again
+  int64_t replay_trim = 0;  // lossy: default of requests that do not say, 0 = exact
+  bool skips_unread_rows =
+      true;  // exact: prompt rows that nothing reads skip the layers past the last source
+
   double step_timeout_s = 0;           // is_alive turns false while a step takes longer, 0 = off
   std::shared_ptr<const Clock> clock;  // null = SteadyClock
 };

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a prompt was not found in the prefix cache from its first to its last page: the answer to "why is my
+// agent loop slow".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace rorqual::prefix {
+
+/// The first reason that ended the reuse.
+enum class MissReason : uint8_t {
+  none,             // everything was reused that can be (the last token is always computed)
+  off,              // no prefix cache in this engine
+  bypassed,         // the request does not read it: prompt_logprobs, or asked not to
+  too_short,        // less than one whole page before the last token
+  first_seen,       // no kept prompt of this salt begins with the same page
+  tokens_differ,    // a kept prompt goes on with another token: see position, token, kept_token
+  image_differs,    // the same tokens, another image
+  extends,          // a kept prompt ends here: the rest is new
+  evicted,          // the page was here and has left to make room
+  windows_missing,  // entries were kept without windows, and restarting earlier was cheaper than a replay
+  disk_error,       // the page on disk could not be read or was damaged
+};
+
+/// "none", "off", "bypassed", "too_short", …: the words of usage, log and metrics.
+std::string_view miss_reason_name(MissReason reason);
+
+/// Of one lookup. Positions count from 0.
+struct MissReport {
+  MissReason reason = MissReason::none;
+  int64_t position = 0;               // first token that was not reused for this reason
+  std::optional<int32_t> token;       // at the first difference: of this prompt …
+  std::optional<int32_t> kept_token;  // … and of the most similar kept one
+  int64_t common_tokens = 0;          // longest prefix in common with what is kept, in tokens
+};
+
+}  // namespace rorqual::prefix
