@@ -33,8 +33,8 @@ struct ImageSpan {
 /// What a prefix is looked up by. Views stay valid for the call.
 struct PrefixInput {
   std::span<const int32_t> tokens;
-  std::span<const ImageSpan> images;  // ascending
-  std::string_view salt;              // requests of different salts share nothing
+  std::span<const ImageSpan> images = {};  // ascending
+  std::string_view salt = {};              // requests of different salts share nothing
 };
 
 /// Key of the empty prefix: the model's identity, numerics and page layout (`model_identity`), and the salt.
