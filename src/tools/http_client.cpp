@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tools/event_lines.h"
+
 namespace rorqual::tools {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -100,40 +102,6 @@ std::string hint_of(unsigned status, const std::string& message) {
     return "start the server with --max-logprobs at least as large as --top-k, or lower --top-k";
   return {};
 }
-
-/// Lines of an event stream; data fields go to the callback.
-class EventLines {
- public:
-  explicit EventLines(const std::function<Status(std::string_view)>& on_data) : on_data_(on_data) {}
-
-  /// True in is_done() after "[DONE]".
-  Status add(std::string_view bytes) {
-    pending_ += bytes;
-    size_t begin = 0;
-    for (size_t end = pending_.find('\n'); end != std::string::npos && !is_done_;
-         end = pending_.find('\n', begin)) {
-      auto line = std::string_view(pending_).substr(begin, end - begin);
-      begin = end + 1;
-      if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-      if (line.rfind("data:", 0) != 0) continue;  // comments and other fields
-      line.remove_prefix(line.size() > 5 && line[5] == ' ' ? 6 : 5);
-      if (line == "[DONE]") {
-        is_done_ = true;
-      } else {
-        RORQUAL_TRY(on_data_(line));
-      }
-    }
-    pending_.erase(0, begin);
-    return Ok();
-  }
-
-  bool is_done() const { return is_done_; }
-
- private:
-  const std::function<Status(std::string_view)>& on_data_;
-  std::string pending_;
-  bool is_done_ = false;
-};
 
 }  // namespace
 
@@ -297,9 +265,9 @@ Status HttpClient::post_events(const std::string& path, const std::string& body,
     RORQUAL_TRY_ASSIGN(const auto text, call.whole_body());
     return Error(Code::internal, fmt::format("unexpected answer: {}", text));
   }
-  EventLines lines(on_data);
+  EventLines lines;
   return call.read_body([&](std::string_view bytes) -> Result<bool> {
-    RORQUAL_TRY(lines.add(bytes));
+    RORQUAL_TRY(lines.add(bytes, on_data));
     return !lines.is_done();
   });
 }

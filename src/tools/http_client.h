@@ -54,6 +54,15 @@ class HttpClient {
 
   const std::string& url() const { return url_; }
 
+  /// The parts of the URL, for clients with many connections (tools/load_client.h). `prefix` ends before /v1.
+  const std::string& host() const { return host_; }
+
+  const std::string& port() const { return port_; }
+
+  const std::string& prefix() const { return prefix_; }
+
+  const std::string& api_key() const { return api_key_; }
+
  private:
   HttpClient() = default;
 
