@@ -103,7 +103,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(std::unique_ptr<model::Ru
   limits.long_prefill_token_threshold = options.long_prefill_token_threshold >= 0
                                             ? options.long_prefill_token_threshold
                                             : std::max<int64_t>(rows * 3 / 4, 1);
-  const int64_t cache_tokens = runner->blocks_total() * runner->block_tokens();
+  const int64_t cache_tokens =
+      runner->pages().pages_total(model::PageKind::block) * runner->pages().page_tokens();
   info.vocab_size = runner->vocab_size();
   info.max_model_len = info.max_model_len > 0 ? std::min(info.max_model_len, runner->max_model_len())
                                               : runner->max_model_len();
@@ -133,7 +134,7 @@ EngineCore::EngineCore(std::unique_ptr<model::Runner> runner, EngineInfo info, E
       scheduler_(limits, *runner_),
       sampler_(info_.vocab_size),
       logits_(new float[static_cast<size_t>(limits.max_logit_rows * info_.vocab_size)]) {
-  figures_.blocks_total = runner_->blocks_total();
+  figures_.blocks_total = runner_->pages().pages_total(model::PageKind::block);
   publish();
 }
 
@@ -341,7 +342,8 @@ void EngineCore::cancel_all() {
 void EngineCore::publish() {
   figures_.running = scheduler_.num_running();
   figures_.preemptions = scheduler_.num_preemptions();
-  figures_.blocks_used = runner_->blocks_total() - runner_->blocks_free();
+  figures_.blocks_used = runner_->pages().pages_total(model::PageKind::block) -
+                         runner_->pages().pages_free(model::PageKind::block);
 }
 
 }  // namespace rorqual::runtime

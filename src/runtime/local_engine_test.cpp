@@ -208,7 +208,7 @@ TEST(LocalEngine, EndsAtTheContextLength) {
 }
 
 TEST(LocalEngine, TheContextIsNoLongerThanTheCache) {
-  const auto engine = EngineSetup{.runner = {.block_tokens = 4, .blocks_total = 3}}.make();
+  const auto engine = EngineSetup{.runner = {.page_tokens = 4, .blocks = 3}}.make();
   EXPECT_EQ(engine->info().max_model_len, 12);
   EXPECT_EQ(engine->info().vocab_size, 61);
   EXPECT_EQ(start(*engine, make_request({5, 6}, 100))->wait().completion_tokens, 10);
@@ -541,40 +541,17 @@ TEST(LocalEngine, AStuckStepIsNotAlive) {
 }
 
 TEST(LocalEngine, NotFiniteLogitsFailTheirRequestOnly) {
-  class Poisoned final : public model::Runner {
+  class Poisoned final : public FakeRunner {
    public:
-    int64_t vocab_size() const override { return fake_.vocab_size(); }
-
-    int64_t max_model_len() const override { return fake_.max_model_len(); }
-
-    int64_t max_step_rows() const override { return fake_.max_step_rows(); }
-
-    int64_t block_tokens() const override { return fake_.block_tokens(); }
-
-    int64_t blocks_total() const override { return fake_.blocks_total(); }
-
-    int64_t blocks_free() const override { return fake_.blocks_free(); }
-
-    Result<model::SequenceId> open_sequence() override { return fake_.open_sequence(); }
-
-    void close_sequence(model::SequenceId s) override { fake_.close_sequence(s); }
-
-    int64_t sequence_length(model::SequenceId s) const override { return fake_.sequence_length(s); }
-
-    bool reserve(model::SequenceId s, int64_t n) override { return fake_.reserve(s, n); }
-
-    void truncate(model::SequenceId s, int64_t n) override { fake_.truncate(s, n); }
+    Poisoned() : FakeRunner({}) {}
 
     Status forward(std::span<const model::StepSlice> slices, std::span<float> logits) override {
-      RORQUAL_TRY(fake_.forward(slices, logits));
+      RORQUAL_TRY(FakeRunner::forward(slices, logits));
       for (size_t i = 0; i < slices.size(); ++i) {
         if (slices[i].tokens[0] == 13) logits[i * 61 + 5] = NAN;
       }
       return Ok{};
     }
-
-   private:
-    FakeRunner fake_{{}};
   };
 
   auto engine = make_local_engine(std::make_unique<Poisoned>(), {}, {});
@@ -607,7 +584,7 @@ TEST(LocalEngine, OptionsOutOfRangeAreNamed) {
 
 TEST(LocalEngine, ManyThreadsGetTheRepliesTheyWouldGetAlone) {
   EngineSetup setup;
-  setup.runner = {.block_tokens = 4, .blocks_total = 40};
+  setup.runner = {.page_tokens = 4, .blocks = 40};
   setup.options.max_num_seqs = 8;
   setup.options.max_num_batched_tokens = 16;
   const auto engine = setup.make();

@@ -137,7 +137,8 @@ bool Scheduler::reserve(RequestState& request, int64_t num_tokens, StepPlan& pla
       plan.impossible.emplace_back(
           request.id, Error(Code::out_of_memory,
                             fmt::format("the cache of {} blocks cannot hold {} tokens of one request",
-                                        runner_.blocks_total(), request.num_computed + num_tokens),
+                                        runner_.pages().pages_total(model::PageKind::block),
+                                        request.num_computed + num_tokens),
                             "shorten the request or enlarge the cache"));
       return false;
     }
@@ -161,8 +162,8 @@ void Scheduler::schedule_running(bool is_decode_pass, StepPlan& plan) {
 }
 
 bool Scheduler::has_blocks_for(int64_t num_tokens) const {
-  const int64_t blocks = (num_tokens + runner_.block_tokens() - 1) / runner_.block_tokens();
-  return blocks + num_running() <= runner_.blocks_free();
+  const int64_t blocks = (num_tokens + runner_.pages().page_tokens() - 1) / runner_.pages().page_tokens();
+  return blocks + num_running() <= runner_.pages().pages_free(model::PageKind::block);
 }
 
 void Scheduler::admit_waiting(StepPlan& plan) {
@@ -187,10 +188,12 @@ bool Scheduler::admit_first(StepPlan& plan) {
     runner_.close_sequence(*sequence);
     if (is_alone) {
       plan.impossible.emplace_back(
-          request.id, Error(Code::out_of_memory,
-                            fmt::format("the cache of {} blocks ({} free) cannot hold a request of {} tokens",
-                                        runner_.blocks_total(), runner_.blocks_free(), request.num_tokens()),
-                            "shorten the request or enlarge the cache"));
+          request.id,
+          Error(Code::out_of_memory,
+                fmt::format("the cache of {} blocks ({} free) cannot hold a request of {} tokens",
+                            runner_.pages().pages_total(model::PageKind::block),
+                            runner_.pages().pages_free(model::PageKind::block), request.num_tokens()),
+                "shorten the request or enlarge the cache"));
     }
     return false;
   }

@@ -122,7 +122,7 @@ TEST(Scheduler, ALongPromptLeavesRoomForOthersUnlessItIsAlone) {
 }
 
 TEST(Scheduler, ShortRequestsStartWithinFiveStepsBesideALongPrompt) {
-  Bench bench(limits(64, 64, 48), {.max_model_len = 100000, .blocks_total = 100000});
+  Bench bench(limits(64, 64, 48), {.max_model_len = 100000, .blocks = 100000});
   bench.add(1, 50000);
   bench.step();
   std::vector<RequestState*> shorts;
@@ -133,19 +133,19 @@ TEST(Scheduler, ShortRequestsStartWithinFiveStepsBesideALongPrompt) {
 
 TEST(Scheduler, AdmissionReservesTheWholePromptAndNoneIsOvertaken) {
   // 10 blocks of 4 tokens.
-  Bench bench(limits(8, 100), {.block_tokens = 4, .blocks_total = 10});
+  Bench bench(limits(8, 100), {.page_tokens = 4, .blocks = 10});
   bench.add(1, 20);  // 5 blocks
   bench.add(2, 24);  // 6 blocks: has to wait
   bench.add(3, 4);   // would fit, but must not overtake
   EXPECT_EQ(bench.step(), (Tokens{{1, 20}}));
-  EXPECT_EQ(bench.runner.blocks_free(), 5);
+  EXPECT_EQ(bench.runner.pages().pages_free(model::PageKind::block), 5);
   EXPECT_EQ(bench.step(), (Tokens{{1, 1}}));
   bench.scheduler.remove(1);
   EXPECT_EQ(bench.step(), (Tokens{{2, 24}, {3, 4}}));
 }
 
 TEST(Scheduler, PreemptsTheYoungestAndComputesItAgain) {
-  Bench bench(limits(8, 100), {.block_tokens = 4, .blocks_total = 5});
+  Bench bench(limits(8, 100), {.page_tokens = 4, .blocks = 5});
   bench.add(1, 8);  // 2 blocks
   RequestState* second = bench.add(2, 8);
   EXPECT_EQ(bench.step(), (Tokens{{1, 8}, {2, 8}}));
@@ -155,20 +155,20 @@ TEST(Scheduler, PreemptsTheYoungestAndComputesItAgain) {
   EXPECT_EQ(second->num_computed, 0);
   EXPECT_EQ(second->num_tokens(), 9);  // the reply so far is kept
   EXPECT_FALSE(second->sequence.has_value());
-  EXPECT_EQ(bench.runner.blocks_free(), 2);
+  EXPECT_EQ(bench.runner.pages().pages_free(model::PageKind::block), 2);
   bench.scheduler.remove(1);
   EXPECT_EQ(bench.step(), (Tokens{{2, 9}}));
   EXPECT_EQ(bench.step(), (Tokens{{2, 1}}));
 }
 
 TEST(Scheduler, PriorityDecidesWhoIsPreempted) {
-  Bench bench(limits(8, 100), {.block_tokens = 4, .blocks_total = 8});
+  Bench bench(limits(8, 100), {.page_tokens = 4, .blocks = 8});
   bench.add(1, 8, 1);
   bench.add(2, 7);
   bench.add(3, 7);
   EXPECT_EQ(bench.step(), (Tokens{{1, 8}, {2, 7}, {3, 7}}));
   EXPECT_EQ(bench.step(), (Tokens{{1, 1}, {2, 1}, {3, 1}}));
-  EXPECT_EQ(bench.runner.blocks_free(), 1);
+  EXPECT_EQ(bench.runner.pages().pages_free(model::PageKind::block), 1);
   // 2 takes the last block, 3 needs one too: the oldest request has the worst priority and loses its three.
   EXPECT_EQ(bench.step(), (Tokens{{2, 1}, {3, 1}}));
   EXPECT_EQ(bench.scheduler.num_preemptions(), 1);
@@ -176,7 +176,7 @@ TEST(Scheduler, PriorityDecidesWhoIsPreempted) {
 }
 
 TEST(Scheduler, ARequestThatCanNeverFitIsNamed) {
-  Bench bench(limits(8, 100), {.block_tokens = 4, .blocks_total = 4});
+  Bench bench(limits(8, 100), {.page_tokens = 4, .blocks = 4});
   bench.add(1, 17);
   bench.step();
   ASSERT_EQ(bench.plan.impossible.size(), 1u);
@@ -250,7 +250,8 @@ TEST(Scheduler, RemovingUnknownRequestsIsHarmlessAndEverythingIsGivenBack) {
   EXPECT_NE(bench.scheduler.remove(2), nullptr);
   EXPECT_EQ(bench.scheduler.remove(2), nullptr);
   EXPECT_FALSE(bench.scheduler.has_requests());
-  EXPECT_EQ(bench.runner.blocks_free(), bench.runner.blocks_total());
+  EXPECT_EQ(bench.runner.pages().pages_free(model::PageKind::block),
+            bench.runner.pages().pages_total(model::PageKind::block));
   EXPECT_EQ(bench.runner.num_open(), 0);
   EXPECT_TRUE(bench.step().empty());
 }

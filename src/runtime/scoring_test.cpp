@@ -151,7 +151,7 @@ TEST(Scoring, BeginsAtTheAskedPositionAndKeepsTheRowsOfFullScoring) {
 TEST(Scoring, StreamedRowsComeOnceAlthoughTheRequestIsPreempted) {
   // Four requests that decode share a cache for about two: the later ones are preempted, some in their
   // prompt.
-  Bench bench({.block_tokens = 2, .blocks_total = 24}, small_steps(7, 4));
+  Bench bench({.page_tokens = 2, .blocks = 24}, small_steps(7, 4));
   std::vector<Request> requests;
   std::vector<std::shared_ptr<Recorder>> alone, together;
   for (size_t i = 0; i < 4; ++i) {

@@ -190,8 +190,8 @@ class Simulation {
  public:
   Simulation(uint64_t seed, Coverage& coverage) : random_(seed), coverage_(coverage) {
     FakeRunnerOptions fake;
-    fake.block_tokens = pick(1, 8);
-    fake.blocks_total = pick(4, 60);
+    fake.page_tokens = 2 * pick(1, 4);
+    fake.blocks = pick(4, 60);
     fake.max_step_rows = pick(4, 64);
     fake.max_sequences = pick(1, 20);
     fake.max_model_len = pick(8, 120);
@@ -326,10 +326,11 @@ class Simulation {
   void check_invariants() const {
     const Scheduler& scheduler = core_->scheduler();
     const EngineFigures& figures = core_->figures();
-    require(runner_->blocks_held() + runner_->blocks_free() == runner_->blocks_total(),
+    require(runner_->holds(model::PageKind::block) + runner_->pages().pages_free(model::PageKind::block) ==
+                runner_->pages().pages_total(model::PageKind::block),
             "blocks are conserved");
     require(runner_->num_open() == scheduler.num_running(), "only running requests hold sequences");
-    require(figures.blocks_used == runner_->blocks_held(), "used blocks are reported");
+    require(figures.blocks_used == runner_->holds(model::PageKind::block), "used blocks are reported");
     require(scheduler.num_running() <= core_->options().max_num_seqs, "max_num_seqs");
     int64_t unfinished = 0;
     for (const auto& checker : checkers_) unfinished += checker->is_finished() ? 0 : 1;
@@ -342,7 +343,9 @@ class Simulation {
 
   void check_end() const {
     const EngineFigures& figures = core_->figures();
-    require(runner_->blocks_free() == runner_->blocks_total() && runner_->num_open() == 0,
+    require(runner_->pages().pages_free(model::PageKind::block) ==
+                    runner_->pages().pages_total(model::PageKind::block) &&
+                runner_->num_open() == 0,
             "idle holds nothing");
     require(figures.pending_prompt_tokens == 0 && figures.running == 0, "idle counts nothing");
     int64_t completion = 0;
