@@ -274,10 +274,13 @@ struct AttendArgs {
   const StepPlan* plan = nullptr;
   AttentionShape shape;
   CacheFormat format;
-  const float* attn_sink = nullptr;             // [H]
-  const float* q = nullptr;                     // [T, H, Dh]
-  const std::byte* window_records = nullptr;    // this step's rows [T, window_bytes]
-  std::span<const WindowCache> windows;         // one per sequence: positions before the step
+  const float* attn_sink = nullptr;           // [H]
+  const float* q = nullptr;                   // [T, H, Dh]
+  const std::byte* window_records = nullptr;  // this step's rows [T, window_bytes]
+  std::span<const WindowCache> windows;       // one per sequence: positions before `records`
+  /// Which rows `window_records` holds, one per sequence, when those are more than the plan's (rows that only
+  /// leave a window record); up to the sequence's last row. Empty = the plan's rows.
+  std::span<const SequenceRows> records;
   std::span<const CompressedCache> compressed;  // one per sequence, empty for ratio 0
   const int32_t* selected = nullptr;            // [T, selected_stride], null for ratio 0
   const int32_t* selected_count = nullptr;      // [T]

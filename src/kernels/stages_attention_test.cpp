@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -26,7 +27,7 @@ struct Shape {
   int64_t d_model = 64, heads = 3, head_dim = 64, rope_dim = 16, q_rank = 32, window = 9;
   int64_t index_heads = 3, index_dim = 32, topk = 6, ratio = 2;
   int64_t candidate_blocks = 4, block_size = 3;
-  int64_t page_entries = 8, window_slots = 12, pending_slots = 4;
+  int64_t page_entries = 8, window_slack = 3, pending_slots = 4;
 };
 
 std::vector<float> normals(uint32_t seed, int64_t count, float scale) {
@@ -95,7 +96,9 @@ struct Layer {
 /// One sequence: caches, and everything computed for its rows so far.
 struct Sequence {
   Sequence(const Shape& s, const CacheFormat& format, uint32_t id_in) : id(id_in) {
-    window.resize(static_cast<size_t>(s.window_slots * format.window_bytes()));
+    window_pages.resize(kPages, nullptr);
+    for (auto& page : windows)
+      page.resize(static_cast<size_t>(kOffset + kWindowPageTokens * format.window_bytes()));
     pending.resize(static_cast<size_t>(s.pending_slots * 2 * s.head_dim));
     for (int i = 0; i < 32; ++i) {
       kv.emplace_back(static_cast<size_t>(s.page_entries * format.compressed_bytes()));
@@ -103,6 +106,18 @@ struct Sequence {
     }
     for (auto& page : kv) kv_pages.push_back(page.data());
     for (auto& page : keys) index_pages.push_back(page.data());
+  }
+
+  /// Holds the pages that rows from `start` on and their successors look at, and no others.
+  void turn_pages(const Shape& s, int64_t start, int64_t count) {
+    for (int64_t page = 0; page < kPages; ++page) {
+      const int64_t begin = page * kWindowPageTokens, end = begin + kWindowPageTokens;
+      const bool is_read = end > start - s.window - s.window_slack && begin < start;
+      const bool is_kept = end > start + count - s.window - s.window_slack && begin < start + count;
+      std::byte*& held = window_pages[static_cast<size_t>(page)];
+      if (held == nullptr && is_kept) held = windows[static_cast<size_t>(page)].data();
+      if (!is_read && !is_kept) held = nullptr;
+    }
   }
 
   void truncate(const Shape& s, int64_t to) {
@@ -117,8 +132,10 @@ struct Sequence {
 
   uint32_t id;
   int64_t length = 0;
-  int64_t wrong_from = kNever;  // rows from here on are other tokens
-  std::vector<std::byte> window;
+  int64_t wrong_from = kNever;                         // rows from here on are other tokens
+  static constexpr int64_t kPages = 2, kOffset = 192;  // the layer's records begin inside a page
+  std::array<std::vector<std::byte>, kPages> windows;
+  std::vector<std::byte*> window_pages;
   std::vector<float> pending;
   std::vector<std::vector<std::byte>> kv, keys;
   std::vector<std::byte*> kv_pages, index_pages;
@@ -220,7 +237,8 @@ class Runner {
     for (size_t s = 0; s < slices.size(); ++s) {
       Sequence& q = *slices[s].sequence;
       sequences_.push_back(
-          {static_cast<int32_t>(positions_.size()), static_cast<int32_t>(slices[s].count), q.length});
+          {static_cast<int32_t>(positions_.size()), static_cast<int32_t>(slices[s].count), q.length, 0});
+      q.turn_pages(shape_, q.length, slices[s].count);
       for (int64_t i = 0; i < slices[s].count; ++i) {
         const int64_t p = q.length + i;
         const uint32_t seed =
@@ -232,7 +250,7 @@ class Runner {
       }
       caches_.push_back({shape_.page_entries, q.kv_pages.data(), q.index_pages.data(), q.pending.data(),
                          shape_.pending_slots});
-      windows_.push_back({q.window.data(), shape_.window_slots});
+      windows_.push_back({q.window_pages.data(), Sequence::kOffset});
     }
     plan_ = {static_cast<int32_t>(positions_.size()), {}, positions_, {}, sequence_of_row_, sequences_};
   }
@@ -321,7 +339,7 @@ void expect_equal(const Sequence& got, const Sequence& want, const std::string& 
   }
 }
 
-constexpr int64_t kLength = 49;
+constexpr int64_t kLength = 83;  // past the first window page
 
 struct Mode {
   int64_t ratio;
@@ -445,13 +463,14 @@ TEST_P(AttentionStages, SelectEverythingWhileItFitsAndCandidatesOnlyAfterwards) 
 // attend
 struct ListCase {
   bool draft_block;
-  int64_t window_floor;
+  int64_t window_begin;
 };
 
-/// The attend stage against the operator over a list written down by hand: sequence at position 7, four rows.
+/// The attend stage against the operator over a list written down by hand: sequence at position 66, four
+/// rows.
 class AttendLists : public testing::TestWithParam<ListCase> {
  protected:
-  static constexpr int64_t kHeads = 3, kDim = 32, kWindow = 5, kStart = 7, kRows = 4, kSlots = 9, kHalf = 4;
+  static constexpr int64_t kHeads = 3, kDim = 32, kWindow = 5, kStart = 66, kRows = 4, kHalf = 4;
 
   std::vector<float> key(int64_t position) const {
     return normals(static_cast<uint32_t>(900 + position), kDim, 1.0f);
@@ -462,7 +481,7 @@ class AttendLists : public testing::TestWithParam<ListCase> {
     const int64_t position = kStart + row;
     const int64_t first = GetParam().draft_block ? kStart - kWindow : position - kWindow + 1;
     const int64_t last = GetParam().draft_block ? kStart + kRows - 1 : position;
-    for (int64_t p = std::max(first, GetParam().window_floor); p <= last; ++p) out.push_back(p);
+    for (int64_t p = std::max(first, GetParam().window_begin); p <= last; ++p) out.push_back(p);
     return out;
   }
 
@@ -494,19 +513,20 @@ class AttendLists : public testing::TestWithParam<ListCase> {
 TEST_P(AttendLists, AreTheWindowOfEachRowOrTheWholeDraftBlock) {
   const auto q = normals(1, kRows * kHeads * kDim, 1.0f), sink = normals(2, kHeads, 1.0f);
   const auto cos = normals(3, kRows * kHalf, 1.0f), sin = normals(4, kRows * kHalf, 1.0f);
-  std::vector<std::byte> ring(static_cast<size_t>(kSlots * kDim * 4)),
+  constexpr int64_t kPageBytes = kWindowPageTokens * kDim * 4;
+  std::vector<std::byte> cache(static_cast<size_t>(2 * kPageBytes)),
       records(static_cast<size_t>(kRows * kDim * 4));
   for (int64_t p = 0; p < kStart + kRows; ++p) {
     const auto k = key(p);
-    std::byte* to =
-        p < kStart ? ring.data() + p % kSlots * kDim * 4 : records.data() + (p - kStart) * kDim * 4;
+    std::byte* to = p < kStart ? cache.data() + p * kDim * 4 : records.data() + (p - kStart) * kDim * 4;
     std::memcpy(to, k.data(), k.size() * sizeof(float));
   }
-  const std::vector<int64_t> positions = {7, 8, 9, 10};
+  const std::vector<int64_t> positions = {66, 67, 68, 69};
   const std::vector<int32_t> sequence_of_row(4, 0);
-  const std::vector<SequenceRows> sequences = {{0, 4, kStart}};
+  const std::vector<SequenceRows> sequences = {{0, 4, kStart, GetParam().window_begin}};
   const StepPlan plan{4, {}, positions, {}, sequence_of_row, sequences};
-  const std::vector<WindowCache> windows = {{ring.data(), kSlots}};
+  const std::vector<std::byte*> pages = {cache.data(), cache.data() + kPageBytes};
+  const std::vector<WindowCache> windows = {{pages.data(), 0}};
   AttendArgs args;
   args.plan = &plan;
   args.shape.num_heads = kHeads;
@@ -519,7 +539,6 @@ TEST_P(AttendLists, AreTheWindowOfEachRowOrTheWholeDraftBlock) {
   args.window_records = records.data();
   args.windows = windows;
   args.draft_block = GetParam().draft_block;
-  args.window_floor = GetParam().window_floor;
   args.angles = {cos.data(), sin.data()};
   for (size_t tier = 0; tier < available_kernels().size(); ++tier) {
     for (const int threads : {1, 8}) {
@@ -537,8 +556,8 @@ TEST_P(AttendLists, AreTheWindowOfEachRowOrTheWholeDraftBlock) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AttendLists,
-                         testing::Values(ListCase{false, 0}, ListCase{false, 5}, ListCase{true, 0},
-                                         ListCase{true, 4}));
+                         testing::Values(ListCase{false, 0}, ListCase{false, 64}, ListCase{true, 0},
+                                         ListCase{true, 63}));
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionStages,
                          testing::Values(Mode{1, Numerics::reference}, Mode{2, Numerics::reference},

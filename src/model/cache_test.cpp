@@ -9,55 +9,67 @@ namespace rorqual::model {
 namespace {
 
 TEST(CacheLayout, ReleaseNeeds890BytesPerTokenAnd528PerWindowEntry) {
-  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::reference, true, 8);
+  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::reference, true);
   EXPECT_EQ(layout.format.window_bytes(), 528);
   EXPECT_EQ(layout.format.compressed_bytes(), 288);
   EXPECT_EQ(layout.format.index_bytes(), 68);
   EXPECT_EQ(layout.sources.size(), 4u);
   EXPECT_EQ(layout.num_windows, 43);
   // 890 bytes a token, each plane of a block padded to 64 bytes.
-  EXPECT_GE(layout.block_bytes, 890 * kBlockTokens);
-  EXPECT_LE(layout.block_bytes, 890 * kBlockTokens + 8 * 64);
+  EXPECT_GE(layout.block_bytes, 890 * kPageTokens);
+  EXPECT_LE(layout.block_bytes, 890 * kPageTokens + 8 * 64);
   EXPECT_EQ(layout.source_of_layer[1], -1);
   EXPECT_EQ(layout.source_of_layer[7], 0);
   EXPECT_EQ(layout.source_of_layer[13], 1);
   EXPECT_EQ(layout.source_of_layer[39], 3);
 }
 
+/// Pools of a layout with so many pages for running sequences, none for others.
+std::unique_ptr<PagePools> pools_of(const CacheLayout& layout, int64_t blocks, int64_t windows) {
+  PoolSizes sizes;
+  sizes.pages = {blocks, windows};
+  sizes.page_bytes = {layout.block_bytes, layout.window_page_bytes()};
+  sizes.promised_windows = windows;
+  auto pools = PagePools::create(sizes);
+  EXPECT_TRUE(pools.ok());
+  return *std::move(pools);
+}
+
 TEST(SequenceState, ReservesWholeBlocksAndGivesThemBack) {
-  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::reference, false, 8);
-  auto pool = BlockPool::create(layout, 4);
-  ASSERT_TRUE(pool.ok());
-  auto state = SequenceState::create(layout);
+  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::reference, false);
+  const auto pools = pools_of(layout, 4, 8);
+  const auto free = [&] { return pools->pages_free(PageKind::block); };
+  auto state = SequenceState::create(layout, *pools);
   ASSERT_TRUE(state.ok());
   SequenceState& sequence = **state;
-  EXPECT_TRUE(sequence.reserve(*pool, 1));
-  EXPECT_EQ(pool->blocks_free(), 3);
-  EXPECT_TRUE(sequence.reserve(*pool, kBlockTokens));
-  EXPECT_EQ(pool->blocks_free(), 3);
-  EXPECT_TRUE(sequence.reserve(*pool, 3 * kBlockTokens + 1));
-  EXPECT_EQ(pool->blocks_free(), 0);
-  EXPECT_FALSE(sequence.reserve(*pool, 4 * kBlockTokens + 1)) << "the pool is exhausted";
-  EXPECT_EQ(pool->blocks_free(), 0) << "a failed reservation changes nothing";
-  sequence.advance(3 * kBlockTokens + 1);
-  sequence.truncate(*pool, kBlockTokens + 1);
-  EXPECT_EQ(pool->blocks_free(), 2);
-  EXPECT_EQ(sequence.length(), kBlockTokens + 1);
-  sequence.release(*pool);
-  EXPECT_EQ(pool->blocks_free(), 4);
+  EXPECT_TRUE(sequence.reserve(1));
+  EXPECT_EQ(free(), 3);
+  EXPECT_TRUE(sequence.reserve(kPageTokens));
+  EXPECT_EQ(free(), 3);
+  EXPECT_TRUE(sequence.reserve(3 * kPageTokens + 1));
+  EXPECT_EQ(free(), 0);
+  EXPECT_FALSE(sequence.reserve(4 * kPageTokens + 1)) << "the pool is exhausted";
+  EXPECT_EQ(free(), 0) << "a failed reservation changes nothing";
+  ASSERT_TRUE(sequence.begin_step(3 * kPageTokens + 1));
+  sequence.end_step(3 * kPageTokens + 1, {});
+  sequence.truncate(3 * kPageTokens - 1);
+  EXPECT_EQ(free(), 1);
+  EXPECT_EQ(sequence.length(), 3 * kPageTokens - 1);
+  state->reset();
+  EXPECT_EQ(free(), 4);
+  EXPECT_EQ(pools->pages_free(PageKind::window), 8);
 }
 
 TEST(SequenceState, PagesOfDifferentSourcesDoNotOverlap) {
-  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::exact, false, 8);
-  auto pool = BlockPool::create(layout, 2);
-  ASSERT_TRUE(pool.ok());
-  auto state = SequenceState::create(layout);
+  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::exact, false);
+  const auto pools = pools_of(layout, 2, 0);
+  auto state = SequenceState::create(layout, *pools);
   ASSERT_TRUE(state.ok());
-  ASSERT_TRUE((*state)->reserve(*pool, 2 * kBlockTokens));
+  ASSERT_TRUE((*state)->reserve(2 * kPageTokens));
   std::vector<std::pair<const std::byte*, const std::byte*>> spans;
   for (int64_t s = 0; s < static_cast<int64_t>(layout.sources.size()); ++s) {
     const kernels::CompressedCache cache = (*state)->compressed(s);
-    EXPECT_EQ(cache.page_entries * layout.sources[static_cast<size_t>(s)].ratio, kBlockTokens);
+    EXPECT_EQ(cache.page_entries * layout.sources[static_cast<size_t>(s)].ratio, kPageTokens);
     for (int block = 0; block < 2; ++block) {
       spans.emplace_back(cache.kv_pages[block],
                          cache.kv_pages[block] + cache.page_entries * layout.format.compressed_bytes());

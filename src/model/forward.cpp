@@ -32,10 +32,33 @@ Status Model::check_slices(std::span<const StepSlice> slices) const {
                    fmt::format("a sequence would grow beyond max_model_len {}", options_.max_model_len));
     }
     rows += count;
+    if (slice.is_replay) return Error(Code::unsupported, "replay slices");
   }
   if (rows > options_.max_step_rows) {
     return Error(Code::internal,
                  fmt::format("a step of {} rows, at most {} fit", rows, options_.max_step_rows));
+  }
+  return Ok{};
+}
+
+/// Window pages for the rows of all sequences, then those of their targets from what is left.
+Status Model::begin_sequences(std::span<const StepSlice> slices) {
+  for (const StepSlice& slice : slices) {
+    SequenceState& sequence = state(slice.sequence);
+    const auto count = static_cast<int64_t>(slice.tokens.size());
+    if (!sequence.is_writable()) {
+      return Error(Code::internal, "the next rows of a sequence would change a page that others hold");
+    }
+    if (sequence.begin_step(count)) continue;
+    for (auto& other : sequences_) {
+      if (other != nullptr) other->drop_extra_windows();
+    }
+    if (!sequence.begin_step(count)) {
+      return Error(Code::unavailable, "no window pages are left: others hold more of them than was planned");
+    }
+  }
+  for (const StepSlice& slice : slices) {
+    state(slice.sequence).claim_targets(static_cast<int64_t>(slice.tokens.size()), slice.window_targets);
   }
   return Ok{};
 }
@@ -47,6 +70,7 @@ void Model::plan_step(Step& step, std::span<const StepSlice> slices) {
     rows.row_begin = static_cast<int32_t>(step.token_ids.size());
     rows.row_count = static_cast<int32_t>(slice.tokens.size());
     rows.start = sequence.length();
+    rows.window_begin = 0;  // set layer by layer
     for (size_t i = 0; i < slice.tokens.size(); ++i) {
       step.token_ids.push_back(slice.tokens[i]);
       step.positions.push_back(rows.start + static_cast<int64_t>(i));
@@ -220,7 +244,12 @@ void Model::run_index(Step& step, int64_t layer, const LayerWeights& weights) {
 void Model::run_attention(Step& step, int64_t layer, const LayerWeights& weights) {
   const auto num_sequences = step.states.size();
   step.windows.resize(num_sequences);
-  for (size_t s = 0; s < num_sequences; ++s) step.windows[s] = step.states[s]->window(layer);
+  for (size_t s = 0; s < num_sequences; ++s) {
+    step.windows[s] = step.states[s]->window(layer);
+    // A first row after a gap sees itself only.
+    const bool is_continued = step.states[s]->window_end(layer) == step.rows[s].start;
+    step.rows[s].window_begin = is_continued ? step.states[s]->window_begin(layer) : step.rows[s].start;
+  }
   const bool is_compressed = weights.ratio > 0;
   kernels::AttentionInputArgs inputs;
   inputs.num_rows = step.num_rows;
@@ -282,6 +311,9 @@ void Model::run_attention(Step& step, int64_t layer, const LayerWeights& weights
   commit.window_records = step.window_records;
   commit.windows = step.windows;
   kernels_->commit_window(context_, commit);
+  for (size_t s = 0; s < num_sequences; ++s) {
+    step.states[s]->add_window(layer, step.rows[s].start, step.rows[s].start + step.rows[s].row_count);
+  }
 }
 
 void Model::run_moe(Step& step, int64_t layer, const LayerWeights& weights) {
@@ -466,6 +498,7 @@ Status Model::forward(std::span<const StepSlice> slices, std::span<float> logits
   const ScopedFlushToZero flush;
   RORQUAL_TRY(check_slices(slices));
   if (slices.empty()) return Ok{};
+  RORQUAL_TRY(begin_sequences(slices));
   const kernels::Scratch::Frame frame(scratch_);
   Step step;
   plan_step(step, slices);
@@ -494,7 +527,9 @@ Status Model::forward(std::span<const StepSlice> slices, std::span<float> logits
     if (weights_.draft) store_draft_context(step);
   }
   run_head(step, slices, logits);
-  for (size_t s = 0; s < slices.size(); ++s) step.states[s]->advance(step.rows[s].row_count);
+  for (size_t s = 0; s < slices.size(); ++s) {
+    step.states[s]->end_step(step.rows[s].row_count, slices[s].window_targets);
+  }
   return Ok{};
 }
 

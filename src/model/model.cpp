@@ -4,11 +4,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/manifest.h"
 #include "model/rope.h"
 
 namespace rorqual::model {
+namespace {
+
+PoolSizes pool_sizes(const CacheLayout& layout, const ModelOptions& options) {
+  constexpr auto kBlock = static_cast<size_t>(PageKind::block),
+                 kWindow = static_cast<size_t>(PageKind::window);
+  const int64_t running =
+      options.num_blocks > 0 ? options.num_blocks : pages_for(options.max_model_len) * options.max_sequences;
+  PoolSizes sizes;
+  sizes.page_bytes[kBlock] = layout.block_bytes;
+  sizes.page_bytes[kWindow] = layout.window_page_bytes();
+  sizes.promised_windows = layout.promised_windows(options.max_sequences, options.max_step_rows);
+  sizes.pages[kBlock] = running + options.prefix_blocks;
+  sizes.pages[kWindow] = sizes.promised_windows + options.prefix_windows;
+  return sizes;
+}
+
+}  // namespace
 
 Model::Model(Config config, ModelOptions options)
     : config_(std::move(config)), options_(options), threads_(options.num_threads) {
@@ -33,12 +52,9 @@ Result<std::unique_ptr<Model>> Model::load(const format::TensorSource& source, c
   }
   model->inv_freq_window_ = rope_inv_freq(config, false);
   model->inv_freq_compressed_ = rope_inv_freq(config, true);
-  model->layout_ = make_cache_layout(config, options.numerics, options.with_drafts, options.truncate_slack);
-  const int64_t blocks_per_sequence = (options.max_model_len + kBlockTokens - 1) / kBlockTokens;
-  const int64_t num_blocks =
-      options.num_blocks > 0 ? options.num_blocks : blocks_per_sequence * options.max_sequences;
+  model->layout_ = make_cache_layout(config, options.numerics, options.with_drafts);
   RORQUAL_TRY(model->scratch_.reserve(options.scratch_bytes));
-  RORQUAL_TRY_ASSIGN(model->pool_, BlockPool::create(model->layout_, num_blocks));
+  RORQUAL_TRY_ASSIGN(model->pools_, PagePools::create(pool_sizes(model->layout_, options)));
   model->sequences_.resize(static_cast<size_t>(options.max_sequences));
   WeightOptions weight_options;
   weight_options.head = options.switches.lm_head;
@@ -49,18 +65,31 @@ Result<std::unique_ptr<Model>> Model::load(const format::TensorSource& source, c
   return model;
 }
 
-Result<SequenceId> Model::open_sequence() {
+// ------------------------------------------------------------------------------------------------ sequences
+Result<size_t> Model::free_sequence() const {
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    if (sequences_[i] != nullptr) continue;
-    RORQUAL_TRY_ASSIGN(sequences_[i], SequenceState::create(layout_));
-    return static_cast<SequenceId>(i);
+    if (sequences_[i] == nullptr) return i;
   }
   return Error(Code::unavailable, fmt::format("all {} sequences of the model are in use", sequences_.size()),
                "raise --max-num-seqs");
 }
 
+Result<SequenceId> Model::open_sequence(const SequenceStart& start) {
+  RORQUAL_TRY_ASSIGN(const size_t slot, free_sequence());
+  RORQUAL_TRY_ASSIGN(auto opened, SequenceState::create(layout_, *pools_));
+  if (!start.blocks.empty()) {
+    RORQUAL_CHECK(start.is_image.empty() || start.is_image.size() == start.tokens.size());
+    opened->restore(start);
+    for (size_t i = 0; hasher_ && i < static_cast<size_t>(start.length); ++i) {
+      const bool is_image = !start.is_image.empty() && start.is_image[i] != 0;
+      opened->history().push_back(is_image ? -1 : token_map_[static_cast<size_t>(start.tokens[i])]);
+    }
+  }
+  sequences_[slot] = std::move(opened);
+  return static_cast<SequenceId>(slot);
+}
+
 void Model::close_sequence(SequenceId sequence) {
-  state(sequence).release(pool_);
   sequences_[static_cast<size_t>(sequence)].reset();
 }
 
@@ -68,14 +97,54 @@ int64_t Model::sequence_length(SequenceId sequence) const {
   return state(sequence).length();
 }
 
+PageId Model::page_at(SequenceId sequence, PageKind kind, int64_t index) const {
+  return state(sequence).page_at(kind, index);
+}
+
 bool Model::reserve(SequenceId sequence, int64_t num_tokens) {
-  return state(sequence).reserve(pool_, num_tokens);
+  return state(sequence).reserve(num_tokens);
 }
 
 void Model::truncate(SequenceId sequence, int64_t length) {
-  // Window rings hold `truncate_slack` positions beyond the window; forgetting everything needs none of them.
-  RORQUAL_CHECK(length == 0 || state(sequence).length() - length <= options_.truncate_slack);
-  state(sequence).truncate(pool_, length);
+  state(sequence).truncate(length);
+}
+
+int64_t Model::image_bytes(SequenceId sequence) const {
+  return state(sequence).image_bytes();
+}
+
+void Model::save_image(SequenceId sequence, std::span<std::byte> image) const {
+  state(sequence).save_image(image);
+}
+
+Result<SequenceId> Model::open_image(std::span<const std::byte> image) {
+  RORQUAL_TRY_ASSIGN(const size_t slot, free_sequence());
+  RORQUAL_TRY_ASSIGN(auto opened, SequenceState::create(layout_, *pools_));
+  if (!opened->load_image(image)) {
+    return Error(Code::unavailable, "the cache has no room for the sequence that was swapped out");
+  }
+  sequences_[slot] = std::move(opened);
+  return static_cast<SequenceId>(slot);
+}
+
+/// Layer l keeps KV of the last 1 + (W-1)(L-l) rows before a position and runs whole on the last
+/// 1 + (W-1)(L-1-l) (docs/numerics.md).
+int64_t Model::replay_rows() const {
+  const int64_t rows = 1 + (config_.sliding_window - 1) * config_.num_hidden_layers;
+  return std::min(rows, options_.max_model_len);
+}
+
+int64_t Model::replay_cost() const {
+  int64_t rows = 0;
+  for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+    const int64_t whole = 1 + (config_.sliding_window - 1) * (config_.num_hidden_layers - 1 - l);
+    rows += std::min(whole, replay_rows());
+  }
+  return (rows + config_.num_hidden_layers - 1) / config_.num_hidden_layers;
+}
+
+void Model::parallel_for(int64_t count, const std::function<void(int64_t, int)>& f) {
+  threads_.parallel_for(count, f);
 }
 
 kernels::AttentionShape Model::attention_shape() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,8 +32,9 @@ struct ModelOptions {
   int64_t max_model_len = 4096;
   int64_t max_step_rows = 512;
   int64_t max_sequences = 8;
-  int64_t num_blocks = 0;  // 0 = enough for max_model_len tokens in every sequence
-  int64_t truncate_slack = 8;
+  int64_t num_blocks = 0;     // of running sequences; 0 = enough for max_model_len tokens in each
+  int64_t prefix_blocks = 0;  // further pages, for the prefix cache
+  int64_t prefix_windows = 0;
   int64_t scratch_bytes =
       0;  // address space for the work memory of steps (plan/memory_step.h); 0 = as needed
 };
@@ -75,11 +77,11 @@ class Probe {
   virtual void final_hidden(std::span<const float> /*hidden*/) {}  // [T, D]
 };
 
-/// One draft pass: a block of candidate tokens after an anchor.
+/// One draft pass of one sequence with all that it computes, for checks.
 struct Draft {
-  std::vector<int32_t> tokens;    // [block]
-  std::vector<float> confidence;  // [block], raw logits of acceptance
-  std::vector<float> logits;      // [block, V], Markov bias included
+  std::vector<int32_t> tokens;    // [count]
+  std::vector<float> confidence;  // [count], raw logits of acceptance
+  std::vector<float> logits;      // [count, V], Markov bias included
 };
 
 /// One thread, which is the owner of the pool's parallel sections.
@@ -109,22 +111,36 @@ class Model final : public Runner {
 
   int64_t max_step_rows() const override { return options_.max_step_rows; }
 
-  int64_t block_tokens() const override { return kBlockTokens; }
+  PageStore& pages() override { return *pools_; }
 
-  int64_t blocks_total() const override { return pool_.blocks_total(); }
+  const PageStore& pages() const override { return *pools_; }
 
-  int64_t blocks_free() const override { return pool_.blocks_free(); }
+  int64_t window_pages() const override { return layout_.window_pages(); }
 
-  Result<SequenceId> open_sequence() override;
+  int64_t replay_rows() const override;
+  int64_t replay_cost() const override;
+
+  int64_t max_drafts() const override { return weights_.draft ? kMaxDrafts : 0; }
+
+  Result<SequenceId> open_sequence(const SequenceStart& start = {}) override;
   void close_sequence(SequenceId sequence) override;
   int64_t sequence_length(SequenceId sequence) const override;
+  PageId page_at(SequenceId sequence, PageKind kind, int64_t index) const override;
   bool reserve(SequenceId sequence, int64_t num_tokens) override;
   void truncate(SequenceId sequence, int64_t length) override;
+  int64_t image_bytes(SequenceId sequence) const override;
+  void save_image(SequenceId sequence, std::span<std::byte> image) const override;
+  Result<SequenceId> open_image(std::span<const std::byte> image) override;
   Status forward(std::span<const StepSlice> slices, std::span<float> logits) override;
+  Status draft(std::span<const DraftSlice> slices, int64_t count, std::span<int32_t> tokens,
+               std::span<float> confidence) override;
 
-  /// Drafts a block after `token`, the token just produced for position sequence_length(sequence), which the
-  /// cache does not hold yet. Greedy. Requires a config with draft stages and with_drafts.
-  Result<Draft> draft(SequenceId sequence, int32_t token);
+  int num_threads() const override { return threads_.num_threads(); }
+
+  void parallel_for(int64_t count, const std::function<void(int64_t, int)>& f) override;
+
+  /// Drafts as many tokens as the trained block has after `token`, alone. Errors as draft.
+  Result<Draft> draft_logits(SequenceId sequence, int32_t token);
 
   /// State of an open sequence, for checks.
   const SequenceState& sequence(SequenceId id) const { return *sequences_[static_cast<size_t>(id)]; }
@@ -138,7 +154,9 @@ class Model final : public Runner {
 
   Model(Config config, ModelOptions options);
 
+  Result<size_t> free_sequence() const;
   Status check_slices(std::span<const StepSlice> slices) const;
+  Status begin_sequences(std::span<const StepSlice> slices);
   void plan_step(Step& step, std::span<const StepSlice> slices);
   Status run_backbone(Step& step);
   void report_layer(Step& step, int64_t layer, const LayerWeights& weights);
@@ -151,7 +169,13 @@ class Model final : public Runner {
   void flush_post(Step& step);
   void store_draft_context(Step& step);
   void run_head(Step& step, std::span<const StepSlice> slices, std::span<float> logits);
-  void run_draft_heads(Step& step, int32_t token, Draft& draft);
+  struct DraftRows;  // a pass over some sequences (draft.cpp)
+
+  Status check_drafts(std::span<const DraftSlice> slices, int64_t count) const;
+  void run_draft(const DraftRows& rows);
+  void run_draft_stages(Step& step);
+  void run_draft_heads(Step& step, const DraftRows& rows);
+  void draft_tokens(const DraftRows& rows, const float* hidden);
   kernels::AttentionShape attention_shape() const;
 
   const SequenceState& state(SequenceId sequence) const { return *sequences_[static_cast<size_t>(sequence)]; }
@@ -166,7 +190,7 @@ class Model final : public Runner {
   kernels::Context context_;
   Weights weights_;
   CacheLayout layout_;
-  BlockPool pool_;
+  std::unique_ptr<PagePools> pools_;  // outlives the sequences
   std::vector<std::unique_ptr<SequenceState>> sequences_;
   std::vector<int32_t> token_map_;
   std::optional<NgramHasher> hasher_;

@@ -42,6 +42,9 @@ class PageStore {
   virtual void retain(PageKind kind, PageId page) = 0;
   virtual void release(PageKind kind, PageId page) = 0;
 
+  /// How many hold the page now; 0 = free.
+  virtual int64_t holders(PageKind kind, PageId page) const = 0;
+
   /// Content of a held page, [page_bytes]. read: while nobody writes it (complete pages never change).
   virtual void read(PageKind kind, PageId page, std::span<std::byte> out) const = 0;
   virtual void write(PageKind kind, PageId page, std::span<const std::byte> content) = 0;

@@ -29,7 +29,6 @@ constexpr int64_t kThread_bytes = int64_t{1} << 20;    // stack, staging remains
 constexpr int64_t kTokenizerToken_bytes = 220;         // per entry of the vocabulary, with merges
 constexpr int64_t kTensorInfo_bytes = 420;             // per tensor of the list, names and index included
 constexpr int64_t kSamplerToken_bytes = 24;            // sorted copies of one row of logits
-constexpr int64_t kTruncateSlack = 8;                  // model::ModelOptions
 
 int64_t align_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -229,20 +228,23 @@ Part plain(PartKind kind, int64_t bytes) {
   return part;
 }
 
+/// As model::Model sizes its pools: pages of running sequences, then those of the prefix cache.
 void add_caches(MemoryPlan& plan) {
   const MemorySettings& settings = plan.settings;
   const model::CacheLayout layout =
-      model::make_cache_layout(plan.config, settings.numerics, settings.with_drafts, kTruncateSlack);
-  const int64_t blocks =
-      (settings.max_model_len + model::kBlockTokens - 1) / model::kBlockTokens * settings.max_num_seqs;
-  plan.kv_bytes_per_token = static_cast<double>(layout.block_bytes) / model::kBlockTokens;
-  plan.kv_tokens = blocks * model::kBlockTokens;
+      model::make_cache_layout(plan.config, settings.numerics, settings.with_drafts);
+  const int64_t blocks = model::pages_for(settings.max_model_len) * settings.max_num_seqs;
+  const int64_t windows = layout.promised_windows(settings.max_num_seqs, settings.max_num_batched_tokens);
+  plan.kv_bytes_per_token = static_cast<double>(layout.block_bytes) / model::kPageTokens;
+  plan.kv_tokens = blocks * model::kPageTokens;
   plan.parts.push_back(plain(PartKind::kv_cache, pages(layout.block_bytes * blocks)));
-  const int64_t pointers = 2 * 8 * static_cast<int64_t>(layout.sources.size()) + 4;  // page tables, per block
+  // Tables of a sequence: per block the addresses in each source, the page's number, the window page's number
+  // and address.
+  const int64_t pointers = 2 * 8 * static_cast<int64_t>(layout.sources.size()) + 4 + 12;
   const int64_t history = plan.config.engram_layer_ids.empty() ? 0 : 4 * settings.max_model_len;
-  const int64_t sequence = pages(layout.num_windows * layout.window_layer_bytes()) +
-                           pages(layout.pending_floats * 4) + history + 8 * settings.max_model_len;
-  plan.parts.push_back(plain(PartKind::windows, settings.max_num_seqs * sequence + blocks * pointers));
+  const int64_t sequence = pages(layout.pending_floats * 4) + history + 8 * settings.max_model_len;
+  plan.parts.push_back(plain(PartKind::windows, pages(windows * layout.window_page_bytes()) +
+                                                    settings.max_num_seqs * sequence + blocks * pointers));
 }
 
 void add_work(MemoryPlan& plan) {

@@ -117,7 +117,9 @@ Status Workload::prefill() {
            .tokens =
                std::span(prompts[first]).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
            .is_image = {},
-           .logit_offsets = offsets[first]});
+           .logit_offsets = offsets[first],
+           .window_targets = {},
+           .is_replay = false});
       rows += count;
       begin = is_last ? 0 : begin + count;
       if (!is_last) break;
@@ -140,7 +142,9 @@ Status Workload::decode() {
       slices.push_back({.sequence = sequences_[i],
                         .tokens = {&tokens[i], 1},
                         .is_image = {},
-                        .logit_offsets = {&kOnlyRow, 1}});
+                        .logit_offsets = {&kOnlyRow, 1},
+                        .window_targets = {},
+                        .is_replay = false});
     }
     RORQUAL_TRY(model_.forward(slices, logits_));
   }

@@ -583,7 +583,7 @@ class FileCheck {
   }
 
   Status check_draft(int64_t step, int32_t token) {
-    RORQUAL_TRY_ASSIGN(const model::Draft draft, model_.draft(sequence_, token));
+    RORQUAL_TRY_ASSIGN(const model::Draft draft, model_.draft_logits(sequence_, token));
     const IntTensor& gold = *fixture_.find_int("draft_tokens");
     const FloatTensor* margins = fixture_.find_float("draft_margin");
     const FloatTensor* confidence = fixture_.find_float("draft_confidence");

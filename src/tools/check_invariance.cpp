@@ -64,7 +64,7 @@ class InvarianceRun {
     Comparison comparison(*this, "rows run again after truncation");
     RORQUAL_TRY_ASSIGN(Cursor cursor, open(item));
     const auto length = static_cast<int64_t>(item.tokens.size());
-    const int64_t slack = model_.options().truncate_slack;
+    const int64_t slack = model::kTruncateSlack;
     int64_t step = 0;
     while (cursor.done < length) {
       const int64_t count = std::min<int64_t>(length - cursor.done, 1 + step % (slack + 1));

@@ -345,7 +345,7 @@ std::vector<std::byte> run_compressor(OpsCheck& check, const CompressorFile& f, 
     std::vector<int64_t> positions(static_cast<size_t>(count));
     std::iota(positions.begin(), positions.end(), start);
     const std::vector<int32_t> sequence_of_row(positions.size(), 0);
-    const std::vector<kernels::SequenceRows> sequences = {{0, static_cast<int32_t>(count), start}};
+    const std::vector<kernels::SequenceRows> sequences = {{0, static_cast<int32_t>(count), start, 0}};
     const kernels::StepPlan plan{static_cast<int32_t>(count), {}, positions, {}, sequence_of_row, sequences};
     kernels::CompressArgs args;
     args.plan = &plan;

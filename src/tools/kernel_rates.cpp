@@ -275,6 +275,7 @@ Result<plan::StageRate> measure_boundary(ThreadPool& pool, const KernelRateOptio
 
 // ------------------------------------------------------------------------------------------------ attention
 constexpr int64_t kPageEntries = 64;
+constexpr int64_t kWindowPages = 4;
 constexpr int64_t kContext = 16384;  // entries that exist; positions of the rows lie behind it
 
 /// One sequence of `rows` rows after a long context, with caches of zeros.
@@ -283,7 +284,7 @@ struct AttentionBench {
   kernels::CacheFormat format;
   int64_t rows = 1;
   tensor::Buffer window, records, kv, index;
-  std::vector<std::byte*> kv_pages, index_pages;
+  std::vector<std::byte*> kv_pages, index_pages, window_pages;
   std::vector<int32_t> token_ids, sequence_of_row, selected, selected_count;
   std::vector<int64_t> positions;
   std::vector<uint8_t> is_image;
@@ -295,10 +296,14 @@ struct AttentionBench {
 
   Status allocate(kernels::Numerics numerics) {
     format = {.numerics = numerics, .head_dim = config.head_dim, .index_dim = config.index_head_dim};
-    const int64_t slots = config.sliding_window + 8;
     const int64_t entries = kContext + kStageRows;
     const int64_t num_pages = entries / kPageEntries + 1;
-    RORQUAL_TRY_ASSIGN(window, tensor::Buffer::allocate(slots * format.window_bytes()));
+    // The newest positions of any context in a few pages of their own; older ones are never looked at.
+    const int64_t window_page_bytes = kernels::kWindowPageTokens * format.window_bytes();
+    RORQUAL_TRY_ASSIGN(window, tensor::Buffer::allocate(kWindowPages * window_page_bytes));
+    for (int64_t page = 0; page <= kContext / kernels::kWindowPageTokens; ++page) {
+      window_pages.push_back(window.data() + page % kWindowPages * window_page_bytes);
+    }
     RORQUAL_TRY_ASSIGN(records, tensor::Buffer::allocate(kStageRows * format.window_bytes()));
     RORQUAL_TRY_ASSIGN(kv, tensor::Buffer::allocate(num_pages * kPageEntries * format.compressed_bytes()));
     RORQUAL_TRY_ASSIGN(index, tensor::Buffer::allocate(num_pages * kPageEntries * format.index_bytes()));
@@ -306,7 +311,7 @@ struct AttentionBench {
       kv_pages.push_back(kv.data() + page * kPageEntries * format.compressed_bytes());
       index_pages.push_back(index.data() + page * kPageEntries * format.index_bytes());
     }
-    windows = {{.records = window.data(), .slots = slots}};
+    windows = {{.pages = window_pages.data()}};
     caches = {{.page_entries = kPageEntries, .kv_pages = kv_pages.data(), .index_pages = index_pages.data()}};
     return Ok();
   }
@@ -319,7 +324,8 @@ struct AttentionBench {
     sequence_of_row.assign(count, 0);
     positions.resize(count);
     for (size_t i = 0; i < count; ++i) positions[i] = context + static_cast<int64_t>(i);
-    sequences = {{.row_begin = 0, .row_count = static_cast<int32_t>(rows), .start = context}};
+    sequences = {
+        {.row_begin = 0, .row_count = static_cast<int32_t>(rows), .start = context, .window_begin = 0}};
     plan = {.num_rows = static_cast<int32_t>(rows),
             .token_ids = token_ids,
             .positions = positions,

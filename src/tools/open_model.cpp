@@ -205,7 +205,7 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   chosen.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
   RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, chosen, progress));
   result.host_bytes = model->weights().host_bytes();
-  result.cache_tokens = model->blocks_total() * model->block_tokens();
+  result.cache_tokens = model->pages().pages_total(model::PageKind::block) * model->pages().page_tokens();
   runtime::EngineInfo info;
   info.model_name = result.opened.name;
   info.numerics = options.numerics;

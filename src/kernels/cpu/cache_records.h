@@ -59,7 +59,8 @@ struct RecordCodec {
   }
 
   std::byte* window_record(const WindowCache& cache, int64_t position) const {
-    return cache.records + position % cache.slots * format.window_bytes();
+    return cache.pages[position / kWindowPageTokens] + cache.offset +
+           position % kWindowPageTokens * format.window_bytes();
   }
 };
 

@@ -238,7 +238,7 @@ struct Attend {
   /// First position that any row of the sequence sees through its window.
   int64_t low(const SequenceRows& r) const {
     const int64_t reach = args.draft_block ? r.start - args.shape.window : r.start - args.shape.window + 1;
-    return std::max({int64_t{0}, args.window_floor, reach});
+    return std::max({int64_t{0}, r.window_begin, reach});
   }
 
   struct Span {
@@ -255,13 +255,13 @@ struct Attend {
       return {std::min(low(r), r.start), count, count, count};
     }
     const int64_t position = r.start + (t - r.row_begin);
-    const int64_t first = std::max({int64_t{0}, args.window_floor, position - args.shape.window + 1});
+    const int64_t first = std::max({int64_t{0}, r.window_begin, position - args.shape.window + 1});
     const int64_t selected = args.selected == nullptr ? 0 : args.selected_count[t];
     return {first, position - first + 1, args.shape.window, args.shape.window + selected};
   }
 
   void decode_position(int64_t s, int64_t position, float* y) const {
-    const SequenceRows& r = rows(s);
+    const SequenceRows& r = args.records.empty() ? rows(s) : args.records[static_cast<size_t>(s)];
     if (position < r.start) {
       codec.decode_window(codec.window_record(args.windows[static_cast<size_t>(s)], position), y);
     } else {
@@ -411,9 +411,15 @@ void commit_window(const OperatorTable& ops, Context& ctx, const CommitWindowArg
     const SequenceRows& r = args.plan->sequences[static_cast<size_t>(s)];
     const WindowCache& cache = args.windows[static_cast<size_t>(s)];
     const int64_t end = r.start + r.row_count;
-    for (int64_t position = std::max(r.start, end - cache.slots); position < end; ++position) {
-      const std::byte* from = args.window_records + (r.row_begin + position - r.start) * bytes;
-      std::memcpy(codec.window_record(cache, position), from, static_cast<size_t>(bytes));
+    for (int64_t position = r.start; position < end;) {
+      const int64_t page = position / kWindowPageTokens;
+      const int64_t next = std::min(end, (page + 1) * kWindowPageTokens);
+      if (cache.pages[page] != nullptr) {
+        const std::byte* from = args.window_records + (r.row_begin + position - r.start) * bytes;
+        std::memcpy(codec.window_record(cache, position), from,
+                    static_cast<size_t>((next - position) * bytes));
+      }
+      position = next;
     }
   });
 }
