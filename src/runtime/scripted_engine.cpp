@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread that plays scripts: a queue of due times, one step of one request at a time.
+// One thread that plays scripts: a queue of due times; it plays a step of every request that is due, then
+// sleeps.
 #include "runtime/scripted_engine.h"
 
 #include <fmt/format.h>
@@ -30,6 +31,7 @@ using Json = nlohmann::json;
 
 constexpr double kMaxPause_ms = 3.6e6;
 constexpr float kDefaultLogprob = -1.0f;
+constexpr std::chrono::microseconds kLeastSleep{500};  // requests that are due so close together go together
 
 struct Script {
   std::vector<int32_t> tokens;
@@ -113,6 +115,7 @@ struct Performance {
   size_t cursor = 0;  // 0 … tokens.size(); there it is at the end
   int64_t num_output = 0;
   bool has_begun = false;
+  Time due{};
   Time queued{}, first_token{}, last_token{};
 };
 
@@ -179,7 +182,10 @@ class ScriptedEngine final : public Engine {
   };
 
   void run();
-  void play(std::unique_ptr<Performance> p, Lock& lock);
+  void end_cancelled(Lock& lock);
+  void play_due(Time now, Lock& lock);
+  std::optional<Ending> play(Performance& p, EngineStats& added);
+  void add_figures(const EngineStats& added);
   void begin(Performance& p);
   std::optional<Ending> play_token(Performance& p);
   std::optional<Ending> play_forced(Performance& p);
@@ -231,7 +237,8 @@ Result<RequestId> ScriptedEngine::submit(Request request, std::shared_ptr<TokenS
   p->sink = std::move(sink);
   p->queued = std::chrono::steady_clock::now();
   const RequestId id = p->id;
-  const Time due = p->queued + p->script->first_pause;
+  p->due = p->queued + p->script->first_pause;
+  const Time due = p->due;
   queue_.emplace(due, std::move(p));
   ++num_unfinished_;
   wake_.notify_all();
@@ -260,37 +267,65 @@ bool ScriptedEngine::drain(std::chrono::milliseconds timeout) {
 void ScriptedEngine::run() {
   Lock lock(mutex_);
   while (true) {
-    const auto cancelled = std::find_if(queue_.begin(), queue_.end(), [this](const auto& entry) {
-      return is_stopping_ || std::find(cancels_.begin(), cancels_.end(), entry.second->id) != cancels_.end();
-    });
-    if (cancelled != queue_.end()) {
-      auto p = std::move(queue_.extract(cancelled).mapped());
-      std::erase(cancels_, p->id);
-      finish(std::move(p), {FinishReason::cancelled, {}, {}}, lock);
-      continue;
-    }
-    cancels_.clear();
+    if (is_stopping_ || !cancels_.empty()) end_cancelled(lock);
     if (is_stopping_) return;
+    const Time now = std::chrono::steady_clock::now();
     if (queue_.empty()) {
       wake_.wait(lock);
-    } else if (const Time due = queue_.begin()->first; std::chrono::steady_clock::now() < due) {
-      wake_.wait_until(lock, due);
+    } else if (const Time due = queue_.begin()->first; now < due) {
+      wake_.wait_until(lock, std::max(due, now + kLeastSleep));
     } else {
-      play(std::move(queue_.extract(queue_.begin()).mapped()), lock);
+      play_due(now, lock);
     }
   }
 }
 
-/// One step of one request; the lock is released while its sink is called.
-void ScriptedEngine::play(std::unique_ptr<Performance> p, Lock& lock) {
-  std::optional<Ending> ending;
-  const int64_t before = p->num_output;
-  const bool is_first = !p->has_begun;
+/// All of them when the engine stops.
+void ScriptedEngine::end_cancelled(Lock& lock) {
+  std::vector<std::unique_ptr<Performance>> ended;
+  for (auto at = queue_.begin(); at != queue_.end();) {
+    const bool is_cancelled = std::find(cancels_.begin(), cancels_.end(), at->second->id) != cancels_.end();
+    if (is_stopping_ || is_cancelled)
+      ended.push_back(std::move(queue_.extract(at++).mapped()));
+    else
+      ++at;
+  }
+  cancels_.clear();
+  for (auto& p : ended) finish(std::move(p), {FinishReason::cancelled, {}, {}}, lock);
+}
+
+/// One step of every request that is due; the lock is released while their sinks are called.
+void ScriptedEngine::play_due(Time now, Lock& lock) {
+  std::vector<Queue::node_type> playing;
+  while (!queue_.empty() && queue_.begin()->first <= now) playing.push_back(queue_.extract(queue_.begin()));
+  std::vector<std::optional<Ending>> endings(playing.size());
+  EngineStats added;
   lock.unlock();
+  for (size_t i = 0; i < playing.size(); ++i) endings[i] = play(*playing[i].mapped(), added);
+  lock.lock();
+  add_figures(added);
+  for (size_t i = 0; i < playing.size(); ++i) {
+    Performance& p = *playing[i].mapped();
+    if (endings[i]) {
+      finish(std::move(playing[i].mapped()), *std::move(endings[i]), lock);
+      continue;
+    }
+    // By the script's rhythm, not by when the thread ran, unless that is a whole pause late.
+    p.due = std::max(p.due + p.script->pause, now);
+    playing[i].key() = p.due;
+    queue_.insert(std::move(playing[i]));
+  }
+}
+
+/// One step of one request; counts it in `added`.
+std::optional<ScriptedEngine::Ending> ScriptedEngine::play(Performance& p, EngineStats& added) {
+  std::optional<Ending> ending;
+  const int64_t before = p.num_output;
+  const bool is_first = !p.has_begun;
   try {
-    if (is_first) begin(*p);
-    if (p->request.sampling.max_tokens == 0) ending = Ending{FinishReason::length, {}, {}};
-    for (int64_t i = 0; i < p->script->step_tokens && !ending; ++i) ending = play_token(*p);
+    if (is_first) begin(p);
+    if (p.request.sampling.max_tokens == 0) ending = Ending{FinishReason::length, {}, {}};
+    for (int64_t i = 0; i < p.script->step_tokens && !ending; ++i) ending = play_token(p);
   } catch (const std::exception& e) {
     ending = Ending{FinishReason::error,
                     {},
@@ -298,16 +333,20 @@ void ScriptedEngine::play(std::unique_ptr<Performance> p, Lock& lock) {
   } catch (...) {
     ending = Ending{FinishReason::error, {}, Error(Code::internal, "the receiver of the tokens threw")};
   }
-  lock.lock();
-  ++figures_.steps;
-  figures_.generation_tokens += p->num_output - before;
+  ++added.steps;
+  added.generation_tokens += p.num_output - before;
   if (is_first) {
-    figures_.prompt_tokens += static_cast<int64_t>(p->request.prompt.size());
-    figures_.cached_tokens += p->script->cached_tokens;
+    added.prompt_tokens += static_cast<int64_t>(p.request.prompt.size());
+    added.cached_tokens += p.script->cached_tokens;
   }
-  if (ending) return finish(std::move(p), *std::move(ending), lock);
-  const Time due = std::chrono::steady_clock::now() + p->script->pause;
-  queue_.emplace(due, std::move(p));
+  return ending;
+}
+
+void ScriptedEngine::add_figures(const EngineStats& added) {
+  figures_.steps += added.steps;
+  figures_.generation_tokens += added.generation_tokens;
+  figures_.prompt_tokens += added.prompt_tokens;
+  figures_.cached_tokens += added.cached_tokens;
 }
 
 void ScriptedEngine::begin(Performance& p) {

@@ -92,6 +92,11 @@ void Answer::begin() {
   response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   exchange_->begin_stream(std::move(response));
   on_begin();
+  send_gathered();
+}
+
+void Answer::send_gathered() {
+  if (!gathered_.empty()) exchange_->write(std::exchange(gathered_, {}));
 }
 
 void Answer::on_events(Generation& generation, std::vector<GenerationEvent> events) {
@@ -100,7 +105,7 @@ void Answer::on_events(Generation& generation, std::vector<GenerationEvent> even
     ChoiceState& choice = choices_[event.choice];
     switch (event.kind) {
       case GenerationEvent::Kind::prompt_logprobs:
-        on_prompt_rows(event.choice, std::move(event.prompt_rows));
+        on_prompt_rows(event.choice, std::move(*event.prompt_rows));
         break;
       case GenerationEvent::Kind::token:
         if (choice.is_done) break;
@@ -125,7 +130,11 @@ void Answer::on_events(Generation& generation, std::vector<GenerationEvent> even
   }
   if (is_over_) return;
   if (head_.stream.stream) send_pieces();
-  if (num_finished_ == choices_.size()) complete();
+  if (num_finished_ == choices_.size()) {
+    complete();
+  } else {
+    send_gathered();
+  }
 }
 
 void Answer::measure_token(ChoiceState& choice, const GenerationEvent& event) {
@@ -144,10 +153,10 @@ int64_t Answer::completion_tokens(size_t choice) const {
   return state.is_finished && !state.is_done ? state.info.completion_tokens : state.num_tokens;
 }
 
-void Answer::finish_choice(size_t index, const GenerationEvent& event) {
+void Answer::finish_choice(size_t index, GenerationEvent& event) {
   ChoiceState& choice = choices_[index];
   choice.is_finished = true;
-  choice.info = event.info;
+  choice.info = std::move(*event.info);
   ++num_finished_;
   const runtime::FinishInfo& info = choice.info;
   service_.metrics().observe_finish({.outcome = outcome(choice),
@@ -177,7 +186,8 @@ void Answer::complete() {
     return;
   }
   if (head_.stream.include_usage) send_piece(usage_piece());
-  exchange_->write("data: [DONE]\n\n");
+  gathered_ += "data: [DONE]\n\n";
+  send_gathered();
   exchange_->finish();
 }
 
@@ -189,7 +199,9 @@ void Answer::fail(Generation* generation, const Error& error) {
     exchange_->respond(error_response(http));
     return;
   }
-  exchange_->write("data: " + error_json(http) + "\n\ndata: [DONE]\n\n");
+  send_piece(error_json(http));
+  gathered_ += "data: [DONE]\n\n";
+  send_gathered();
   exchange_->finish();
 }
 
@@ -197,8 +209,8 @@ void Answer::on_failure(const Error& error) {
   if (!is_over_) fail(nullptr, error);
 }
 
-void Answer::send_piece(std::string json) {
-  exchange_->write("data: " + std::move(json) + "\n\n");
+void Answer::send_piece(std::string_view json) {
+  gathered_.append("data: ").append(json).append("\n\n");
 }
 
 void start_answer(Service& service, std::vector<runtime::Request> requests, std::unique_ptr<Answer> answer,
@@ -206,8 +218,8 @@ void start_answer(Service& service, std::vector<runtime::Request> requests, std:
   const auto num_choices = static_cast<int64_t>(requests.size());
   // Answers in one piece may need much time for their text, so they do not share the thread of the streams.
   const bool is_stream = answer->is_stream();
-  auto generation = std::make_shared<Generation>(service.backend().engine,
-                                                 is_stream ? service.delivery_pool : service.prepare_pool);
+  Executor& executor = is_stream ? static_cast<Executor&>(service.delivery) : service.prepare_pool;
+  auto generation = std::make_shared<Generation>(service.backend().engine, executor);
   if (const Status status = generation->submit(std::move(requests)); !status.ok()) {
     const bool is_draining = service.is_draining;
     if (status.error().code() == Code::unavailable && !is_draining) service.metrics().count_rejection();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/request.h"
@@ -75,7 +76,8 @@ class Answer : public GenerationConsumer {
   virtual std::string usage_piece() = 0;
   virtual int64_t max_tokens() const = 0;
 
-  void send_piece(std::string json);
+  /// Joins the pieces of this delivery, which are sent together.
+  void send_piece(std::string_view json);
   int64_t completion_tokens(size_t choice) const;
 
   const Backend& backend() const { return service_.backend(); }
@@ -88,11 +90,13 @@ class Answer : public GenerationConsumer {
 
  private:
   void measure_token(ChoiceState& choice, const GenerationEvent& event);
-  void finish_choice(size_t index, const GenerationEvent& event);
+  void finish_choice(size_t index, GenerationEvent& event);
   void complete();
+  void send_gathered();
   void fail(Generation* generation, const Error& error);
 
   SteadyTime arrival_;
+  std::string gathered_;  // events of a stream, not handed to the exchange yet
   size_t num_finished_ = 0;
   bool is_over_ = false;
 };

@@ -17,7 +17,8 @@ class Generation::Sink : public runtime::TokenSink {
 
   void on_prompt_logprobs(std::vector<std::optional<runtime::PositionLogprobs>> rows) override {
     GenerationEvent event = make(GenerationEvent::Kind::prompt_logprobs);
-    event.prompt_rows = std::move(rows);
+    event.prompt_rows =
+        std::make_unique<std::vector<std::optional<runtime::PositionLogprobs>>>(std::move(rows));
     generation_->add(std::move(event));
   }
 
@@ -30,7 +31,7 @@ class Generation::Sink : public runtime::TokenSink {
 
   void on_finish(const runtime::FinishInfo& info) override {
     GenerationEvent event = make(GenerationEvent::Kind::finish);
-    event.info = info;
+    event.info = std::make_unique<runtime::FinishInfo>(info);
     generation_->add(std::move(event));
   }
 

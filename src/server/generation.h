@@ -25,8 +25,9 @@ struct GenerationEvent {
   SteadyTime time{};  // when the engine reported it
   int32_t token = 0;
   std::optional<runtime::PositionLogprobs> logprobs;
-  std::vector<std::optional<runtime::PositionLogprobs>> prompt_rows;
-  runtime::FinishInfo info;
+  /// Of the two rare kinds; null for tokens, of which there are many.
+  std::unique_ptr<std::vector<std::optional<runtime::PositionLogprobs>>> prompt_rows;
+  std::unique_ptr<runtime::FinishInfo> info;
 };
 
 class Generation;
@@ -43,7 +44,7 @@ class GenerationConsumer {
 /// Any thread.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  Generation(runtime::Engine& engine, WorkerPool& pool) : engine_(engine), pool_(pool) {}
+  Generation(runtime::Engine& engine, Executor& pool) : engine_(engine), pool_(pool) {}
 
   /// Submits all choices. On an error none of them runs on. No event is delivered before release().
   Status submit(std::vector<runtime::Request> requests);
@@ -72,7 +73,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void deliver();
 
   runtime::Engine& engine_;
-  WorkerPool& pool_;
+  Executor& pool_;
   mutable std::mutex mutex_;
   std::vector<std::optional<runtime::RequestId>> ids_;
   std::vector<bool> finished_;

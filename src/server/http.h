@@ -110,6 +110,11 @@ class HttpServer {
   std::shared_ptr<Impl> impl_;  // shared with exchanges, which others may hold longer than the server
 };
 
+/// Between the two, calls of this thread to exchanges are kept back, so that the IO thread wakes once for all
+/// of them. May be nested.
+void begin_write_batch();
+void end_write_batch();
+
 const char* reason_phrase(int status);
 bool equal_ignoring_case(std::string_view a, std::string_view b);
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 over Boost.Asio with Beast's parser: the only file that sees those headers. One IO thread owns all
-// connections, so nothing below is locked; other threads reach it by posting. Each connection always reads,
-// also while its request is being answered: that is how a client that goes away is noticed.
+// connections, so nothing of them is locked. Other threads reach it through one list of calls, which the IO
+// thread takes as a whole; then every connection that got bytes sends them by one system call. Each
+// connection always reads, also while its request is being answered: that is how a client that goes away is
+// noticed.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -9,7 +11,8 @@
 #include <boost/asio.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
-#include <deque>
+#include <charconv>
+#include <mutex>
 #include <thread>
 #include <unordered_set>
 
@@ -33,7 +36,8 @@ constexpr size_t kBodyStep_bytes = 1u << 20;         // each such step renews th
 constexpr size_t kDiscard_bytes = 64u << 20;         // read and thrown away after an early error
 constexpr std::chrono::milliseconds kLinger{2'000};  // time for the client to read the error
 constexpr std::chrono::milliseconds kAcceptRetry{100};
-constexpr rlim_t kReservedFiles = 64;  // for shards, logs and libraries
+constexpr size_t kKeptBuffer_bytes = 64 * 1024;  // of a connection whose bytes are all sent
+constexpr rlim_t kReservedFiles = 64;            // for shards, logs and libraries
 constexpr const char* kSseComment = ": keep-alive\n\n";
 
 bool is_plain_id(std::string_view id) {
@@ -42,20 +46,32 @@ bool is_plain_id(std::string_view id) {
   });
 }
 
-std::string chunk(std::string_view bytes) {
-  char size[24];
-  const int length = std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-  std::string out(size, static_cast<size_t>(length));
-  out.append(bytes).append("\r\n");
-  return out;
+void append_chunk(std::string& out, std::string_view bytes) {
+  char size[20];
+  const auto end = std::to_chars(size, size + 16, bytes.size(), 16).ptr;
+  out.append(size, end).append("\r\n").append(bytes).append("\r\n");
 }
 
 class Connection;
+
+/// A call from another thread, to be made on the IO thread: `call`, or a write of `bytes` if there is none.
+struct Call {
+  std::shared_ptr<Connection> connection;
+  uint64_t serial = 0;
+  std::string bytes;
+  std::function<void(Connection&, uint64_t serial)> call;
+};
 
 }  // namespace
 
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   explicit Impl(HttpConfig c) : config(std::move(c)) {}
+
+  void add_call(Call call);
+  void wake();  // any thread
+  void run_calls();
+  void mark_unsent(std::shared_ptr<Connection> connection);
+  void send_all();
 
   void accept();
   void on_accepted(const error_code& ec, tcp::socket socket);
@@ -69,8 +85,13 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   tcp::acceptor acceptor{io};
   asio::steady_timer retry_timer{io}, tick_timer{io}, close_timer{io};
   std::unordered_set<std::shared_ptr<Connection>> connections;
-  bool is_closing = false;
+  std::vector<std::shared_ptr<Connection>> unsent;  // have bytes that were not tried to send yet
+  bool is_closing = false, is_running_calls = false, is_send_posted = false;
   uint16_t bound_port = 0;
+
+  std::mutex mutex;         // guards the two below
+  std::vector<Call> calls;  // from other threads, in order
+  bool is_woken = false;    // run_calls is posted
 
   std::thread thread;
 };
@@ -78,6 +99,10 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
 namespace {
 
 class SocketExchange;
+
+/// Servers that calls of this thread wait for, while a write batch is open.
+thread_local int t_batch_depth = 0;
+thread_local std::vector<std::shared_ptr<HttpServer::Impl>> t_batch_servers;
 
 /// One client socket: requests one after the other. IO thread only.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -103,7 +128,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_disconnect(uint64_t serial, std::function<void()> callback);
   void set_note(uint64_t serial, std::string note);
 
-  asio::io_context& io() { return server_.io; }
+  /// Sends what there is, as far as the socket takes it. From the top of the IO thread only: it may begin the
+  /// next request.
+  void send_now();
 
  private:
   enum class State : uint8_t { idle, head, body, handling, draining, closed };
@@ -117,10 +144,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void parse_failed(const error_code& ec);
   void arm_read_timer(std::chrono::milliseconds timeout);
   void on_read_timeout();
-  void send(std::string bytes);
-  void write_some();
-  void on_written(const error_code& ec, size_t num_bytes);
-  void arm_comment_timer();
+  void send(std::string_view bytes);
+  std::string& unsent_for_more();
+  void wait_for_room();
+  void arm_comment_timer(std::chrono::milliseconds delay);
+  void on_comment_time();
   void complete();
   void lost();
   void log(int status);
@@ -136,7 +164,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   State state_ = State::idle;
-  bool is_reading_ = false, is_writing_ = false, head_done_ = false;
+  bool is_reading_ = false, is_marked_ = false, is_blocked_ = false, head_done_ = false;
   bool keep_alive_ = true, is_head_request_ = false, is_http10_ = false;
   bool is_streaming_ = false, close_after_write_ = false;
   uint64_t serial_ = 0;
@@ -145,10 +173,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<SocketExchange> exchange_;
   std::function<void()> on_disconnect_;
   std::string note_;
-  Clock::time_point started_{};
+  Clock::time_point started_{}, last_write_{};
   int status_ = 0;
-  std::deque<std::string> unsent_;
-  size_t unsent_bytes_ = 0, front_offset_ = 0;
+  std::string unsent_;
+  size_t sent_ = 0;  // of unsent_
 };
 
 /// Forwards calls from any thread to the connection's thread.
@@ -175,9 +203,7 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
     });
   }
 
-  void write(std::string bytes) override {
-    post([bytes = std::move(bytes)](Connection& c, uint64_t serial) { c.write(serial, bytes); });
-  }
+  void write(std::string bytes) override { server_->add_call({connection_, serial_, std::move(bytes), {}}); }
 
   void finish() override {
     post([](Connection& c, uint64_t serial) { c.finish(serial); });
@@ -196,12 +222,8 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
   }
 
  private:
-  template <class F>
-  void post(F function) {
-    asio::post(connection_->io(),
-               [connection = connection_, serial = serial_, function = std::move(function)]() mutable {
-                 function(*connection, serial);
-               });
+  void post(std::function<void(Connection&, uint64_t)> function) {
+    server_->add_call({connection_, serial_, {}, std::move(function)});
   }
 
   std::shared_ptr<HttpServer::Impl> server_;  // before connection_: a socket must not outlive its io_context
@@ -213,6 +235,7 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
 void Connection::start() {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.non_blocking(true, ignored);  // send_now never waits
   next_request();
   arm_read_timer(limits_.header_timeout);  // a fresh connection must speak soon
 }
@@ -235,7 +258,7 @@ void Connection::close() {
 void Connection::close_when_idle() {
   keep_alive_ = false;
   close_after_write_ = true;
-  if (state_ != State::handling && !is_writing_) close();
+  if (state_ != State::handling && unsent_.empty()) close();
 }
 
 void Connection::next_request() {
@@ -438,7 +461,7 @@ void Connection::respond(uint64_t serial, HttpResponse response) {
   std::string bytes = head_text(response, false, response.body.size());
   if (!is_head_request_) bytes += response.body;
   complete();
-  send(std::move(bytes));
+  send(bytes);
 }
 
 void Connection::begin_stream(uint64_t serial, HttpResponse head) {
@@ -448,17 +471,22 @@ void Connection::begin_stream(uint64_t serial, HttpResponse head) {
   server_.config.decorate(exchange_->request(), head);
   if (server_.is_closing || is_http10_) keep_alive_ = false;
   send(head_text(head, true, 0));
-  arm_comment_timer();
+  last_write_ = Clock::now();
+  arm_comment_timer(limits_.keep_alive_interval);
 }
 
 void Connection::write(uint64_t serial, std::string_view bytes) {
   if (serial != serial_ || state_ != State::handling || !is_streaming_ || bytes.empty()) return;
-  if (unsent_bytes_ + bytes.size() > limits_.max_unsent_bytes) {
+  if (unsent_.size() - sent_ + bytes.size() > limits_.max_unsent_bytes) {
     close();  // the client does not read: the answer is dropped, its generation cancelled
     return;
   }
-  send(is_http10_ ? std::string(bytes) : chunk(bytes));
-  arm_comment_timer();
+  if (is_http10_) {
+    send(bytes);
+  } else {
+    append_chunk(unsent_for_more(), bytes);
+  }
+  last_write_ = Clock::now();
 }
 
 void Connection::finish(uint64_t serial) {
@@ -468,8 +496,8 @@ void Connection::finish(uint64_t serial) {
   complete();
   if (!is_http10_) {
     send("0\r\n\r\n");
-  } else if (!is_writing_) {
-    after_answer();
+  } else {
+    send({});  // what follows an answer begins in send_now
   }
 }
 
@@ -485,14 +513,28 @@ void Connection::set_note(uint64_t serial, std::string note) {
   if (serial == serial_) note_ = std::move(note);
 }
 
-void Connection::arm_comment_timer() {
-  comment_timer_.expires_after(limits_.keep_alive_interval);
+/// One timer for the whole stream: writes only note their time, so that a token costs no timer.
+void Connection::arm_comment_timer(std::chrono::milliseconds delay) {
+  comment_timer_.expires_after(delay);
   comment_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
-    if (ec || !self->is_streaming_ || self->state_ != State::handling) return;
-    if (self->comment_timer_.expiry() > Clock::now()) return;
-    if (!self->is_writing_) self->send(self->is_http10_ ? kSseComment : chunk(kSseComment));
-    self->arm_comment_timer();
+    if (!ec && self->is_streaming_ && self->state_ == State::handling) self->on_comment_time();
   });
+}
+
+void Connection::on_comment_time() {
+  const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_write_);
+  if (silence < limits_.keep_alive_interval) {
+    arm_comment_timer(limits_.keep_alive_interval - silence);
+    return;
+  }
+  if (unsent_.empty()) {
+    if (is_http10_) {
+      send(kSseComment);
+    } else {
+      append_chunk(unsent_for_more(), kSseComment);
+    }
+  }
+  arm_comment_timer(limits_.keep_alive_interval);
 }
 
 /// The answer is complete (perhaps not sent yet): logs it and decides what follows.
@@ -519,43 +561,60 @@ void Connection::log(int status) {
                             std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started_)});
 }
 
-void Connection::send(std::string bytes) {
-  unsent_bytes_ += bytes.size();
-  unsent_.push_back(std::move(bytes));
-  if (!is_writing_) write_some();
+/// The buffer, to append to; what is in it goes out when the IO thread has made all waiting calls.
+std::string& Connection::unsent_for_more() {
+  if (!is_marked_ && !is_blocked_) {
+    is_marked_ = true;
+    server_.mark_unsent(shared_from_this());
+  }
+  return unsent_;
 }
 
-void Connection::write_some() {
-  is_writing_ = true;
+void Connection::send(std::string_view bytes) {
+  unsent_for_more().append(bytes);
+}
+
+void Connection::send_now() {
+  is_marked_ = false;
+  if (state_ == State::closed || is_blocked_) return;
+  error_code ec;
+  while (sent_ < unsent_.size()) {
+    sent_ += socket_.write_some(asio::buffer(unsent_.data() + sent_, unsent_.size() - sent_), ec);
+    if (ec == asio::error::would_block) {
+      wait_for_room();
+      return;
+    }
+    if (ec == asio::error::interrupted) continue;
+    if (ec) {
+      close();
+      return;
+    }
+  }
+  unsent_.clear();
+  sent_ = 0;
+  if (unsent_.capacity() > kKeptBuffer_bytes) unsent_.shrink_to_fit();
+  if (state_ == State::handling && !is_streaming_ && status_ != 0) after_answer();
+}
+
+/// The client reads slowly: the rest goes when the socket has room again.
+void Connection::wait_for_room() {
+  is_blocked_ = true;
+  unsent_.erase(0, sent_);
+  sent_ = 0;
   write_timer_.expires_after(limits_.write_timeout);
   write_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
-    if (!ec && self->is_writing_ && self->write_timer_.expiry() <= Clock::now()) self->close();
+    if (!ec && self->is_blocked_ && self->write_timer_.expiry() <= Clock::now()) self->close();
   });
-  const std::string& front = unsent_.front();
-  socket_.async_write_some(
-      asio::buffer(front.data() + front_offset_, front.size() - front_offset_),
-      [self = shared_from_this()](const error_code& ec, size_t n) { self->on_written(ec, n); });
-}
-
-void Connection::on_written(const error_code& ec, size_t num_bytes) {
-  is_writing_ = false;
-  if (state_ == State::closed) return;
-  if (ec) {
-    close();
-    return;
-  }
-  front_offset_ += num_bytes;
-  unsent_bytes_ -= num_bytes;
-  if (front_offset_ == unsent_.front().size()) {
-    unsent_.pop_front();
-    front_offset_ = 0;
-  }
-  if (!unsent_.empty()) {
-    write_some();
-    return;
-  }
-  write_timer_.cancel();
-  if (state_ == State::handling && !is_streaming_ && status_ != 0) after_answer();
+  socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](const error_code& ec) {
+    if (self->state_ == State::closed) return;
+    self->is_blocked_ = false;
+    self->write_timer_.cancel();
+    if (ec) {
+      self->close();
+    } else {
+      self->send_now();
+    }
+  });
 }
 
 /// Everything of the answer has been sent.
@@ -596,6 +655,85 @@ size_t connection_limit(size_t wanted) {
 }
 
 }  // namespace
+
+/// Any thread. The IO thread is woken at once, or at the end of this thread's write batch.
+void HttpServer::Impl::add_call(Call call) {
+  {
+    const std::lock_guard lock(mutex);
+    calls.push_back(std::move(call));
+    if (is_woken) return;
+    if (t_batch_depth == 0) is_woken = true;
+  }
+  if (t_batch_depth == 0) {
+    asio::post(io, [this] { run_calls(); });
+  } else if (t_batch_servers.empty() || t_batch_servers.back().get() != this) {
+    t_batch_servers.push_back(shared_from_this());
+  }
+}
+
+void HttpServer::Impl::wake() {
+  {
+    const std::lock_guard lock(mutex);
+    if (is_woken || calls.empty()) return;
+    is_woken = true;
+  }
+  asio::post(io, [this] { run_calls(); });
+}
+
+void HttpServer::Impl::run_calls() {
+  std::vector<Call> taken;
+  {
+    const std::lock_guard lock(mutex);
+    taken.swap(calls);
+    is_woken = false;
+  }
+  is_running_calls = true;
+  for (Call& c : taken) {
+    try {
+      if (c.call) {
+        c.call(*c.connection, c.serial);
+      } else {
+        c.connection->write(c.serial, c.bytes);
+      }
+    } catch (const std::exception& e) {  // the calls after it belong to others
+      config.on_exception(e.what());
+    }
+  }
+  is_running_calls = false;
+  send_all();
+}
+
+void HttpServer::Impl::mark_unsent(std::shared_ptr<Connection> connection) {
+  unsent.push_back(std::move(connection));
+  if (is_running_calls || is_send_posted) return;
+  is_send_posted = true;
+  asio::post(io, [this] { send_all(); });
+}
+
+/// What becomes unsent meanwhile (the answer to a next request) is sent by a later call.
+void HttpServer::Impl::send_all() {
+  is_send_posted = false;
+  std::vector<std::shared_ptr<Connection>> taken;
+  taken.swap(unsent);
+  for (const auto& connection : taken) {
+    try {
+      connection->send_now();
+    } catch (const std::exception& e) {
+      config.on_exception(e.what());
+    }
+  }
+}
+
+void begin_write_batch() {
+  ++t_batch_depth;
+}
+
+void end_write_batch() {
+  RORQUAL_CHECK(t_batch_depth > 0);
+  if (--t_batch_depth > 0) return;
+  for (const auto& server : t_batch_servers) server->wake();
+  t_batch_servers.clear();
+}
 
 void HttpServer::Impl::accept() {
   acceptor.async_accept(

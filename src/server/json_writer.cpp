@@ -32,6 +32,17 @@ size_t sequence_length(std::string_view text) {
   return 0;
 }
 
+/// Number of bytes at the start that go out as they are: ASCII without quotes, backslashes and controls.
+size_t plain_length(std::string_view text) {
+  size_t length = 0;
+  while (length < text.size()) {
+    const auto c = static_cast<unsigned char>(text[length]);
+    if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\') break;
+    ++length;
+  }
+  return length;
+}
+
 void append_escape(std::string& out, char c) {
   static constexpr char kDigits[] = "0123456789abcdef";
   switch (c) {
@@ -118,6 +129,11 @@ JsonWriter& JsonWriter::string(std::string_view text) {
   separate();
   out_ += '"';
   while (!text.empty()) {
+    if (const size_t plain = plain_length(text); plain > 0) {
+      out_.append(text.substr(0, plain));
+      text.remove_prefix(plain);
+      continue;
+    }
     const size_t length = sequence_length(text);
     if (length == 0) {
       out_ += kReplacement;

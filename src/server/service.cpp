@@ -11,6 +11,9 @@ namespace rorqual::server {
 
 namespace {
 
+/// Under load the pieces of many streams go out together, this often; a lone stream never waits for it.
+constexpr std::chrono::microseconds kDeliveryInterval{1000};
+
 void log_exception(const char* what) {
   spdlog::error("http  a request failed with an exception: {}", what);
 }
@@ -44,7 +47,10 @@ Service::Service(ServerOptions o)
     : options(std::move(o)),
       started_at_s(unix_time_s()),
       prepare_pool(std::max<size_t>(1, options.text_threads), log_exception),
-      delivery_pool(1, log_exception) {}
+      delivery({.interval = kDeliveryInterval,
+                .before = begin_write_batch,
+                .after = end_write_batch,
+                .on_exception = log_exception}) {}
 
 void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) {
   RORQUAL_CHECK(!owned_backend_);

@@ -58,8 +58,8 @@ class Service {
   const int64_t started_at_s;  // Unix time
   std::atomic<bool> is_draining{false};
   std::atomic<double> load_progress{0};
-  WorkerPool prepare_pool;   // parse, render, tokenise; answers that come in one piece
-  WorkerPool delivery_pool;  // pieces of streams: never behind a long text
+  WorkerPool prepare_pool;  // parse, render, tokenise; answers that come in one piece
+  BatchThread delivery;     // pieces of streams: never behind a long text
 
  private:
   std::unique_ptr<Backend> owned_backend_;
