@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/values.h"
+#include "tools/check_counters.h"
 #include "tools/check_forward.h"
 #include "tools/check_invariance.h"
 #include "tools/check_ops.h"
@@ -114,6 +115,7 @@ Status check(const Values& values) {
   open.kernels = values.text("kernels");
   RORQUAL_TRY_ASSIGN(open.switches, switch_values(values));
   if (kind == "ops") return finish_check(report, tools::check_ops(files, report), as_json);
+  if (kind == "counters") return finish_check(report, tools::check_counters(files, report), as_json);
   if (kind == "stats") return finish_check(report, tools::check_stats(files, report), as_json);
   if (kind == "forward") {
     if (files.size() < 2) {
@@ -241,48 +243,47 @@ CommandSpec check_command() {
       .name = "check",
       .summary = "run files of golden vectors and count passed and failed",
       .description =
-          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens, ops and stats take vector files; "
-          "forward "
-          "takes "
-          "MODEL_DIR and fixtures; invariance takes a model. Ends with `N passed, M failed`; exit 1 on a "
-          "failure, or if none ran.",
+          "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens, ops, stats and counters take "
+          "vector files; forward takes MODEL_DIR and fixtures; invariance takes a model. Ends with `N "
+          "passed, M failed`; exit 1 on a failure, or if none ran.",
       .example = "rorqual check ops tests/golden/ops/*.safetensors",
-      .options = {{.name = "kind",
-                   .kind = OptionKind::choice,
-                   .group = "arguments",
-                   .help = "what the files hold",
-                   .value_name = "KIND",
-                   .choices =
-                       "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|forward|invariance",
-                   .is_positional = true,
-                   .is_required = true},
-                  {.name = "files",
-                   .kind = OptionKind::path,
-                   .group = "arguments",
-                   .help = "vector files; forward: MODEL_DIR, then files or folders; invariance: MODEL_DIR",
-                   .value_name = "FILE",
-                   .is_list = true,
-                   .is_positional = true},
-                  {.name = "tokenizer",
-                   .kind = OptionKind::path,
-                   .group = "input",
-                   .help = "tokenizer.json for encoding, tokenizer and parsing",
-                   .value_name = "FILE",
-                   .is_common = true},
-                  {.name = "kernels",
-                   .kind = OptionKind::text,
-                   .group = "input",
-                   .help = "kernel tier for forward (default: the best) and invariance (default: all)",
-                   .value_name = "TIER"},
-                  {.name = "tokens",
-                   .kind = OptionKind::integer,
-                   .group = "input",
-                   .help = "invariance: tokens of the longest of eight sequences",
-                   .value_name = "N",
-                   .default_value = "300",
-                   .min = 2,
-                   .max = 65536},
-                  threads_option("input")},
+      .options =
+          {{.name = "kind",
+            .kind = OptionKind::choice,
+            .group = "arguments",
+            .help = "what the files hold",
+            .value_name = "KIND",
+            .choices =
+                "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|counters|forward|invariance",
+            .is_positional = true,
+            .is_required = true},
+           {.name = "files",
+            .kind = OptionKind::path,
+            .group = "arguments",
+            .help = "vector files; forward: MODEL_DIR, then files or folders; invariance: MODEL_DIR",
+            .value_name = "FILE",
+            .is_list = true,
+            .is_positional = true},
+           {.name = "tokenizer",
+            .kind = OptionKind::path,
+            .group = "input",
+            .help = "tokenizer.json for encoding, tokenizer and parsing",
+            .value_name = "FILE",
+            .is_common = true},
+           {.name = "kernels",
+            .kind = OptionKind::text,
+            .group = "input",
+            .help = "kernel tier for forward (default: the best) and invariance (default: all)",
+            .value_name = "TIER"},
+           {.name = "tokens",
+            .kind = OptionKind::integer,
+            .group = "input",
+            .help = "invariance: tokens of the longest of eight sequences",
+            .value_name = "N",
+            .default_value = "300",
+            .min = 2,
+            .max = 65536},
+           threads_option("input")},
       .run = check};
   append(command.options, switch_options());  // forward and invariance
   return command;
