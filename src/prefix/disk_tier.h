@@ -57,6 +57,16 @@ class DiskTier {
 
   virtual Entry find(const PageKey& key) const = 0;
 
+  /// Marks pages as used, for the choice of what leaves. Returns the index of the first that is not there
+  /// (keys.size() = all are).
+  virtual size_t touch(std::span<const PageKey> /*keys*/) { return 0; }
+
+  /// Pages that are kept after `parent`, the newest `max_count` of them, without their content: key, parent
+  /// and tokens. To explain misses.
+  virtual std::vector<DiskPage> children(const PageKey& /*parent*/, int64_t /*max_count*/) const {
+    return {};
+  }
+
   /// Reads and verifies (checksum, key, parent, tokens as given). Errors: not_found, corrupt_data (the page
   /// is forgotten), io.
   virtual Result<DiskPage> read(const PageKey& key) = 0;

@@ -68,6 +68,11 @@ class FakePages final : public model::PageStore {
     p.free.push_back(page);
   }
 
+  int64_t holders(model::PageKind kind, model::PageId page) const override {
+    const std::lock_guard lock(mutex_);
+    return pool(kind).holders.at(static_cast<size_t>(page));
+  }
+
   void read(model::PageKind kind, model::PageId page, std::span<std::byte> out) const override {
     const std::lock_guard lock(mutex_);
     const std::vector<std::byte>& content = content_of(kind, page);
@@ -79,12 +84,6 @@ class FakePages final : public model::PageStore {
     const std::lock_guard lock(mutex_);
     RORQUAL_CHECK(content.size() == content_of(kind, page).size());
     pool(kind).content[static_cast<size_t>(page)].assign(content.begin(), content.end());
-  }
-
-  /// How many hold the page; 0 = free.
-  int64_t holders(model::PageKind kind, model::PageId page) const {
-    const std::lock_guard lock(mutex_);
-    return pool(kind).holders.at(static_cast<size_t>(page));
   }
 
   /// Sum of the holders of all pages of the kind.

@@ -84,7 +84,9 @@ class PageHasher {
       append_u64(buffer_, static_cast<uint64_t>(images[i].end - images[i].begin));
       append_bytes(buffer_, std::as_bytes(std::span(images[i].digest)));
     }
-    return has_image ? sha256_key(buffer_) : xxh3_key(buffer_);
+    PageKey result = has_image ? sha256_key(buffer_) : xxh3_key(buffer_);
+    result.high &= ~uint64_t{1};
+    return result;
   }
 
  private:
@@ -101,7 +103,9 @@ PageKey root_key(std::string_view model_identity, std::string_view salt) {
   append_u64(bytes, kRootTag);
   append_text(bytes, model_identity);
   append_text(bytes, salt);
-  return sha256_key(bytes);
+  PageKey key = sha256_key(bytes);
+  key.high |= 1;
+  return key;
 }
 
 PageKey page_key(const PageKey& parent, const PrefixInput& input, int64_t begin, int64_t page_tokens) {

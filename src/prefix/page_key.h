@@ -14,7 +14,8 @@
 
 namespace rorqual::prefix {
 
-/// 128 bits; collisions are made harmless by comparing tokens too.
+/// 128 bits, the lowest of `high` tells roots from pages. Collisions are made harmless by comparing tokens
+/// too.
 struct PageKey {
   uint64_t low = 0, high = 0;
   auto operator<=>(const PageKey&) const = default;
@@ -39,6 +40,10 @@ struct PrefixInput {
 
 /// Key of the empty prefix: the model's identity, numerics and page layout (`model_identity`), and the salt.
 PageKey root_key(std::string_view model_identity, std::string_view salt);
+
+inline bool is_root(const PageKey& key) {
+  return (key.high & 1) != 0;
+}
 
 /// Key of the page that holds tokens [begin, begin + page_tokens) after the prefix named by `parent`: parent,
 /// tokens, and for every image that the page touches its digest and where in the span the page begins.

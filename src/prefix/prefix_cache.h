@@ -30,11 +30,13 @@ struct PrefixCacheOptions {
   std::shared_ptr<DiskTier> disk;  // none = memory only
 };
 
+class PageTree;
+
 /// A prefix that was found. Its pages are held until it is destroyed or the sequence has retained them.
 /// Movable; refers to its cache.
 class PrefixHit {
  public:
-  PrefixHit() = default;
+  PrefixHit();
   PrefixHit(PrefixHit&&) noexcept;
   PrefixHit& operator=(PrefixHit&&) noexcept;
   ~PrefixHit();
@@ -93,6 +95,10 @@ class PrefixCache {
   /// not reused.
   MissReport finish(const Query& query, PrefixHit& hit);
 
+  /// What a window page is kept for. When room is short, of pages of about the same age the first kind leaves
+  /// first, so that a short reply never drives out the end of its own prompt.
+  enum class WindowUse : uint8_t { interval, reply_end, prompt_end };
+
   /// A page to keep: its tokens, its name and that of the page before it (the root for the first), which must
   /// be kept already, or nothing happens. `window` = kNoPage: none.
   struct Offer {
@@ -100,6 +106,7 @@ class PrefixCache {
     std::span<const int32_t> tokens;
     model::PageId block = model::kNoPage;
     model::PageId window = model::kNoPage;
+    WindowUse window_use = WindowUse::prompt_end;  // also of breakpoints
   };
 
   /// Retains the pages; a page that is kept already is refreshed, and gets the window if it had none. Written
@@ -118,12 +125,24 @@ class PrefixCache {
   const DiskTier* disk() const { return options_.disk.get(); }
 
  private:
-  struct Tree;
+  bool is_off() const { return options_.max_bytes <= 0; }
+
+  void plan(PrefixHit::State& hit) const;
+  int64_t windowed_depth(PrefixHit::State& hit) const;
+  bool read_page(PrefixHit::State& hit, int64_t index);
+  int64_t missing_page(const PrefixHit::State& hit) const;
+  model::PageId take_page(model::PageKind kind, std::span<const std::byte> content);
+  void keep_block(PrefixHit::State& hit, model::PageId block);
+  void keep_window(PrefixHit::State& hit, int64_t index, model::PageId window);
+  void write_to_disk(const Offer& offer);
+  void repair_disk(const PrefixHit::State& hit);
+  int64_t window_bonus(WindowUse use) const;
+  void update_figures();
 
   model::PageStore& pages_;
   PrefixCacheOptions options_;
   PrefixCacheStats stats_;
-  std::unique_ptr<Tree> tree_;
+  std::unique_ptr<PageTree> tree_;
 };
 
 /// Positions at which the windows of a prompt are kept, ascending: the last two page ends at or before its
