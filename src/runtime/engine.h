@@ -85,6 +85,7 @@ struct FinishInfo {
   std::optional<Error> error;
   uint64_t seed = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  int64_t disk_tokens = 0;      // of cached_tokens, read from disk
   int64_t replayed_tokens = 0;  // rows computed again to rebuild windows, beside the uncached ones
   int64_t trim_rows = 0;        // replay trim that was in force, 0 = exact
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // of drafts that were verified
@@ -133,7 +134,8 @@ struct EngineInfo {
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;
   int32_t eos_token_id = 1;
-  int64_t max_drafts = 0;  // 0 = no speculation
+  int64_t max_drafts = 0;     // 0 = no speculation
+  int64_t block_tokens = 64;  // of the cache, and of prefix reuse
 };
 
 inline constexpr int kMaxDrafts = 7;
