@@ -98,7 +98,7 @@ void SequenceState::restore(const SequenceStart& start) {
       set_window(page, id);
     }
     pools_.count_claimed(needed);
-    window_begin = (end - needed) * kPageTokens;
+    window_begin = std::max<int64_t>(0, length_ - layout_.window);
     windows_begin_ = end - needed;
   }
   window_begin_.assign(window_begin_.size(), window_begin);
