@@ -86,11 +86,12 @@ struct CacheFormat {
 inline constexpr int64_t kWindowPageTokens = 64;
 
 /// Sliding-window records of one sequence and layer, in pages of 64 positions: position p is record p % 64 at
-/// pages[p / 64] + offset. Pages may be missing (null) where no row of the step looks; what is committed
+/// pages[p / 64 - first_page] + offset. Pages may be missing (null) where no row of the step looks; what is committed
 /// there is dropped.
 struct WindowCache {
   std::byte* const* pages = nullptr;
   int64_t offset = 0;
+  int64_t first_page = 0;
 };
 
 /// Compressed KV and index keys of one sequence and KV-source layer, in pages of page_entries entries (a

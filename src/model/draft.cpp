@@ -36,6 +36,7 @@ void Model::store_draft_context(Step& step) {
   norm.eps = static_cast<float>(config_.rms_norm_eps);
   norm.y = main_x;
   kernels_->norm(context_, norm);
+  step.windows.resize(step.states.size());
   for (size_t m = 0; m < draft.stages.size(); ++m) {
     kernels::AttentionInputArgs inputs;
     inputs.num_rows = step.num_rows;
@@ -167,7 +168,8 @@ void Model::run_draft_stages(Step& step) {
                         const_cast<float*>(step.window_angles.cos),
                         const_cast<float*>(step.window_angles.sin));
   for (size_t m = 0; m < weights_.draft->stages.size(); ++m) {
-    run_layer(step, config_.num_hidden_layers + static_cast<int64_t>(m), weights_.draft->stages[m]);
+    const int64_t layer = config_.num_hidden_layers + static_cast<int64_t>(m);
+    RORQUAL_CHECK(run_layer(step, layer, weights_.draft->stages[m]).ok());
   }
 }
 

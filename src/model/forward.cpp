@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <mutex>
 
 #include "base/check.h"
 #include "model/step.h"
@@ -13,6 +11,20 @@
 namespace rorqual::model {
 
 // ------------------------------------------------------------------------------------------------ planning
+Status Model::check_replay(const StepSlice& slice) const {
+  const SequenceState& sequence = state(slice.sequence);
+  const int64_t end = sequence.length() + static_cast<int64_t>(slice.tokens.size());
+  if (slice.window_targets.empty() || !slice.logit_offsets.empty()) {
+    return Error(Code::internal, "a replay slice needs window targets and gives no logits");
+  }
+  if (end > sequence.entries_end() || slice.window_targets.back() > sequence.entries_end()) {
+    return Error(Code::internal,
+                 fmt::format("a replay up to position {} of a sequence whose entries end at {}",
+                             std::max(end, slice.window_targets.back()), sequence.entries_end()));
+  }
+  return Ok{};
+}
+
 Status Model::check_slices(std::span<const StepSlice> slices) const {
   int64_t rows = 0;
   for (const StepSlice& slice : slices) {
@@ -31,8 +43,8 @@ Status Model::check_slices(std::span<const StepSlice> slices) const {
       return Error(Code::internal,
                    fmt::format("a sequence would grow beyond max_model_len {}", options_.max_model_len));
     }
+    if (slice.is_replay) RORQUAL_TRY(check_replay(slice));
     rows += count;
-    if (slice.is_replay) return Error(Code::unsupported, "replay slices");
   }
   if (rows > options_.max_step_rows) {
     return Error(Code::internal,
@@ -63,30 +75,27 @@ Status Model::begin_sequences(std::span<const StepSlice> slices) {
   return Ok{};
 }
 
+/// Replays come last, so that what only normal slices do is done on the first rows.
 void Model::plan_step(Step& step, std::span<const StepSlice> slices) {
-  for (const StepSlice& slice : slices) {
-    SequenceState& sequence = state(slice.sequence);
-    kernels::SequenceRows rows;
-    rows.row_begin = static_cast<int32_t>(step.token_ids.size());
-    rows.row_count = static_cast<int32_t>(slice.tokens.size());
-    rows.start = sequence.length();
-    rows.window_begin = 0;  // set layer by layer
-    for (size_t i = 0; i < slice.tokens.size(); ++i) {
-      step.token_ids.push_back(slice.tokens[i]);
-      step.positions.push_back(rows.start + static_cast<int64_t>(i));
-      step.is_image.push_back(slice.is_image.empty() ? uint8_t{0} : slice.is_image[i]);
-      step.sequence_of_row.push_back(static_cast<int32_t>(step.rows.size()));
+  step.position_of_slice.resize(slices.size());
+  for (const bool is_replay : {false, true}) {
+    for (size_t s = 0; s < slices.size(); ++s) {
+      const StepSlice& slice = slices[s];
+      if (slice.is_replay != is_replay) continue;
+      SequenceState& sequence = state(slice.sequence);
+      Step::SliceRows rows;
+      rows.rule = make_row_rule(config_, is_replay, sequence.trim_rows());
+      rows.demand.rows = {sequence.length(), sequence.length() + static_cast<int64_t>(slice.tokens.size())};
+      rows.demand.is_everything = slice.window_targets.empty();
+      rows.demand.window_targets = slice.window_targets;
+      rows.demand.logit_offsets = slice.logit_offsets;
+      rows.is_replay = is_replay;
+      rows.is_trimmed = sequence.trim_rows() > 0;
+      step.position_of_slice[s] = step.slices.size();
+      step.add_slice(slice, sequence, rows);
     }
-    step.rows.push_back(rows);
-    step.states.push_back(&sequence);
   }
-  step.num_rows = static_cast<int64_t>(step.token_ids.size());
-  step.plan.num_rows = static_cast<int32_t>(step.num_rows);
-  step.plan.token_ids = step.token_ids;
-  step.plan.positions = step.positions;
-  step.plan.is_image = step.is_image;
-  step.plan.sequence_of_row = step.sequence_of_row;
-  step.plan.sequences = step.rows;
+  step.update_plan();
 }
 
 void Model::Step::allocate(const Config& config, const kernels::CacheFormat& format,
@@ -135,64 +144,69 @@ void Model::Step::allocate(const Config& config, const kernels::CacheFormat& for
 }
 
 // ------------------------------------------------------------------------------------------------ Engram
-struct Model::EngramGather {
-  const int64_t* rows = nullptr;  // table rows of token t at rows + t·stride
-  int64_t num_tokens = 0, stride = 0, columns = 0;
-  uint8_t* values = nullptr;  // out [num_tokens, columns, head_dim]
-  uint8_t* scales = nullptr;  // out [num_tokens, columns, head_dim/32]
-};
+/// Hashes the step's tokens and begins to read what is on disk.
+void Model::start_engram(Step& step) {
+  const int64_t columns = config_.engram_columns();
+  const auto num_layers = static_cast<int64_t>(config_.engram_layer_ids.size()),
+             stride = columns * num_layers;
+  step.hash_rows.resize(static_cast<size_t>(step.num_rows * stride));
+  for (size_t s = 0; s < step.rows.size(); ++s) {
+    const kernels::SequenceRows& rows = step.rows[s];
+    std::vector<int32_t>& history = step.states[s]->history();
+    history.resize(static_cast<size_t>(rows.start));  // drops what a failed step may have left
+    for (int32_t i = rows.row_begin; i < rows.row_begin + rows.row_count; ++i) {
+      const auto at = static_cast<size_t>(i);
+      history.push_back(step.is_image[at] != 0 ? -1 : token_map_[static_cast<size_t>(step.token_ids[at])]);
+    }
+    hasher_->hash(history, rows.start, rows.row_count, step.hash_rows.data() + rows.row_begin * stride);
+  }
+  if (probe_ != nullptr) probe_->hash_rows(step.hash_rows);
+  if (engram_reader_ == nullptr) return;
+  step.engram_tokens.resize(static_cast<size_t>(num_layers));
+  for (int64_t slot = 0; slot < num_layers; ++slot) {
+    const int64_t layer = config_.engram_layer_ids[static_cast<size_t>(slot)];
+    std::vector<int32_t>& tokens = step.engram_tokens[static_cast<size_t>(slot)];
+    tokens = step.rows_entering(layer);
+    step.engram.push_back(want_engram(step, layer, tokens));
+  }
+  step.reads = engram_reader_->start(step.engram);
+}
 
-Status Model::gather_engram(const EngramTable& table, const EngramGather& gather) {
-  const int64_t width = table.head_dim, scale_width = table.scale_bytes();
-  std::mutex mutex;
-  std::optional<Error> failure;
-  const auto read_row = [&](int64_t whole_row, uint8_t* values, uint8_t* scales) -> Status {
-    const int64_t row = whole_row - (table.values != nullptr ? table.row_begin : 0);
-    if (table.values != nullptr) {
-      std::memcpy(values, table.values + row * width, static_cast<size_t>(width));
-      std::memcpy(scales, table.scales + row * scale_width, static_cast<size_t>(scale_width));
-      return Ok{};
-    }
-    RORQUAL_TRY(table.source->read(*table.values_info, row * width,
-                                   std::as_writable_bytes(std::span(values, static_cast<size_t>(width)))));
-    return table.source->read(*table.scales_info, row * scale_width,
-                              std::as_writable_bytes(std::span(scales, static_cast<size_t>(scale_width))));
-  };
-  threads_.parallel_for(gather.num_tokens, [&](int64_t t, int) {
-    for (int64_t c = 0; c < gather.columns; ++c) {
-      const int64_t at = t * gather.columns + c;
-      Status status = read_row(gather.rows[t * gather.stride + c], gather.values + at * width,
-                               gather.scales + at * scale_width);
-      if (status.ok()) continue;
-      std::lock_guard lock(mutex);
-      if (!failure) failure = std::move(status).error();
-      return;
-    }
-  });
-  if (failure) return *std::move(failure);
-  return Ok{};
+/// The rows of a layer's table for some tokens of the step, with buffers for them.
+EngramRows Model::want_engram(Step& step, int64_t layer, std::span<const int32_t> tokens) {
+  EngramRows wanted;
+  wanted.table = &weights_.layers[static_cast<size_t>(layer)].engram->table;
+  wanted.tokens = tokens;
+  wanted.columns = config_.engram_columns();
+  wanted.rows = step.hash_rows.data() + config_.engram_slot(layer) * wanted.columns;
+  wanted.stride = static_cast<int64_t>(config_.engram_layer_ids.size()) * wanted.columns;
+  const int64_t records = static_cast<int64_t>(tokens.size()) * wanted.columns;
+  wanted.values = scratch_.alloc<uint8_t>(records * wanted.table->head_dim);
+  wanted.scales = scratch_.alloc<uint8_t>(records * wanted.table->scale_bytes());
+  return wanted;
 }
 
 Status Model::run_engram(Step& step, int64_t layer, const LayerWeights& weights) {
   const kernels::Scratch::Frame frame(scratch_);
   const EngramWeights& engram = *weights.engram;
-  const int64_t columns = config_.engram_columns();
-  EngramGather gather;
-  gather.rows = step.hash_rows.data() + config_.engram_slot(layer) * columns;
-  gather.num_tokens = step.num_rows;
-  gather.stride = static_cast<int64_t>(config_.engram_layer_ids.size()) * columns;
-  gather.columns = columns;
-  gather.values = scratch_.alloc<uint8_t>(step.num_rows * columns * engram.table.head_dim);
-  gather.scales = scratch_.alloc<uint8_t>(step.num_rows * columns * engram.table.scale_bytes());
-  RORQUAL_TRY(gather_engram(engram.table, gather));
+  EngramRows wanted;
+  if (step.reads != nullptr) {
+    const auto slot = static_cast<size_t>(config_.engram_slot(layer));
+    RORQUAL_TRY(step.reads->wait(slot));
+    wanted = step.engram[slot];
+    RORQUAL_CHECK(static_cast<int64_t>(wanted.tokens.size()) == step.num_rows);
+  } else {
+    wanted = want_engram(step, layer, step.origin);
+    copy_engram_rows(wanted, threads_);
+  }
   kernels::EngramArgs args;
   args.plan = &step.plan;
   args.d_model = config_.hidden_size;
   args.num_streams = config_.hc_mult;
-  args.num_columns = columns;
+  args.num_columns = wanted.columns;
   args.head_dim = engram.table.head_dim;
-  args.rows_e4m3 = gather.values;
-  args.row_scales = gather.scales;
+  args.rows_e4m3 = wanted.values;
+  args.row_scales = wanted.scales;
   args.wkv = engram.wkv;
   args.query_weight = engram.query_weight;
   args.key_weight = engram.key_weight;
@@ -241,79 +255,118 @@ void Model::run_index(Step& step, int64_t layer, const LayerWeights& weights) {
   kernels_->index_select(context_, args);
 }
 
-void Model::run_attention(Step& step, int64_t layer, const LayerWeights& weights) {
-  const auto num_sequences = step.states.size();
-  step.windows.resize(num_sequences);
-  for (size_t s = 0; s < num_sequences; ++s) {
+/// Caches that the rows see in a layer.
+void Model::bind_windows(Step& step, int64_t layer) {
+  step.windows.resize(step.states.size());
+  for (size_t s = 0; s < step.states.size(); ++s) {
     step.windows[s] = step.states[s]->window(layer);
     // A first row after a gap sees itself only.
     const bool is_continued = step.states[s]->window_end(layer) == step.rows[s].start;
     step.rows[s].window_begin = is_continued ? step.states[s]->window_begin(layer) : step.rows[s].start;
   }
-  const bool is_compressed = weights.ratio > 0;
+}
+
+void Model::bind_compressed(Step& step, int64_t layer, const LayerWeights& weights) {
+  if (weights.ratio == 0) return;
+  const int32_t source = layout_.source_of_layer[static_cast<size_t>(layer)];
+  step.compressed.resize(step.states.size());
+  for (size_t s = 0; s < step.states.size(); ++s) step.compressed[s] = step.states[s]->compressed(source);
+}
+
+void Model::project_inputs(Step& step, const LayerWeights& weights, bool with_queries) {
   kernels::AttentionInputArgs inputs;
   inputs.num_rows = step.num_rows;
   inputs.shape = attention_shape();
   inputs.weights = &weights.attention;
   inputs.x = step.x;
-  inputs.angles = is_compressed ? step.compressed_angles : step.window_angles;
-  inputs.qr = step.qr;
-  inputs.q = step.q;
+  inputs.angles = weights.ratio > 0 ? step.compressed_angles : step.window_angles;
+  inputs.qr = with_queries ? step.qr : nullptr;
+  inputs.q = with_queries ? step.q : nullptr;
   inputs.window_records = step.window_records;
   kernels_->attention_inputs(context_, inputs);
+}
 
-  kernels::AttendArgs attend;
-  if (is_compressed) {
-    const int32_t source = layout_.source_of_layer[static_cast<size_t>(layer)];
-    step.compressed.resize(num_sequences);
-    for (size_t s = 0; s < num_sequences; ++s) step.compressed[s] = step.states[s]->compressed(source);
-    if (weights.compressor) {
-      kernels::CompressArgs compress;
-      compress.plan = &step.plan;
-      compress.shape = inputs.shape;
-      compress.format = layout_.format;
-      compress.ratio = weights.ratio;
-      compress.weights = &*weights.compressor;
-      compress.rope.inv_freq = inv_freq_compressed_;
-      compress.x = step.x;
-      compress.caches = step.compressed;
-      kernels_->compress(context_, compress);
-    }
-    if (weights.indexer) run_index(step, layer, weights);
-    attend.compressed = step.compressed;
-    attend.selected = step.selection.entries;
-    attend.selected_count = step.selection.count;
-    attend.selected_stride = config_.index_topk;
-  }
-  attend.plan = &step.plan;
-  attend.shape = inputs.shape;
-  attend.format = layout_.format;
-  attend.attn_sink = weights.attention.attn_sink;
-  attend.q = step.q;
-  attend.window_records = step.window_records;
-  attend.windows = step.windows;
-  attend.draft_block = step.is_draft;
-  attend.angles = inputs.angles;
-  attend.out = step.attended;
-  kernels_->attend(context_, attend);
+/// Entries and index keys of the normal rows; those of replays exist.
+void Model::run_compress(Step& step, const LayerWeights& weights) {
+  if (!weights.compressor) return;
+  const kernels::StepPlan plan = step.normal_plan();
+  kernels::CompressArgs compress;
+  compress.plan = &plan;
+  compress.shape = attention_shape();
+  compress.format = layout_.format;
+  compress.ratio = weights.ratio;
+  compress.weights = &*weights.compressor;
+  compress.rope.inv_freq = inv_freq_compressed_;
+  compress.x = step.x;
+  compress.caches = std::span(step.compressed).first(plan.sequences.size());
+  kernels_->compress(context_, compress);
+}
 
-  kernels::AttentionOutputArgs output;
-  output.num_rows = step.num_rows;
-  output.shape = inputs.shape;
-  output.weights = &weights.attention;
-  output.attended = step.attended;
-  output.y = step.y;
-  kernels_->attention_output(context_, output);
-  if (step.is_draft) return;  // a block's own rows are never committed
+void Model::commit_windows(Step& step, int64_t layer) {
   kernels::CommitWindowArgs commit;
   commit.plan = &step.plan;
   commit.format = layout_.format;
   commit.window_records = step.window_records;
   commit.windows = step.windows;
   kernels_->commit_window(context_, commit);
-  for (size_t s = 0; s < num_sequences; ++s) {
+  for (size_t s = 0; s < step.states.size(); ++s) {
     step.states[s]->add_window(layer, step.rows[s].start, step.rows[s].start + step.rows[s].row_count);
   }
+}
+
+void Model::attend(Step& step, const LayerWeights& weights) {
+  kernels::AttendArgs attend;
+  if (weights.ratio > 0) {
+    attend.compressed = step.compressed;
+    attend.selected = step.selection.entries;
+    attend.selected_count = step.selection.count;
+    attend.selected_stride = config_.index_topk;
+  }
+  attend.plan = &step.plan;
+  attend.shape = attention_shape();
+  attend.format = layout_.format;
+  attend.attn_sink = weights.attention.attn_sink;
+  attend.q = step.q;
+  attend.window_records = step.window_records;
+  attend.windows = step.windows;
+  attend.draft_block = step.is_draft;
+  attend.angles = weights.ratio > 0 ? step.compressed_angles : step.window_angles;
+  attend.out = step.attended;
+  kernels_->attend(context_, attend);
+
+  kernels::AttentionOutputArgs output;
+  output.num_rows = step.num_rows;
+  output.shape = attention_shape();
+  output.weights = &weights.attention;
+  output.attended = step.attended;
+  output.y = step.y;
+  kernels_->attention_output(context_, output);
+}
+
+/// Rows that this layer does not run whole give their window records and compressed entries, then fall away.
+Status Model::run_attention(Step& step, int64_t layer, const LayerWeights& weights) {
+  const kernels::Scratch::Frame frame(scratch_);
+  bind_windows(step, layer);
+  bind_compressed(step, layer, weights);
+  std::vector<Step::Kept> kept;
+  const bool falls_away = step.find_kept(layer, kept);
+  if (!falls_away || !kept.empty()) RORQUAL_TRY(step.check_windows(layer, kept));
+  project_inputs(step, weights, !falls_away);
+  run_compress(step, weights);
+  if (falls_away) {
+    const std::vector<kernels::WindowCache> windows = step.windows_before(kept, layout_.format, scratch_);
+    commit_windows(step, layer);
+    step.keep(config_, kept);
+    if (step.num_rows == 0) return Ok{};
+    step.windows = windows;
+    bind_compressed(step, layer, weights);
+    project_inputs(step, weights, true);
+  }
+  if (weights.indexer) run_index(step, layer, weights);
+  attend(step, weights);
+  // A draft block's own rows are never committed.
+  if (!falls_away && !step.is_draft) commit_windows(step, layer);
+  return Ok{};
 }
 
 void Model::run_moe(Step& step, int64_t layer, const LayerWeights& weights) {
@@ -339,7 +392,7 @@ void Model::run_moe(Step& step, int64_t layer, const LayerWeights& weights) {
 
 /// Streams at entry are complete except for the last FFN's post, which the first boundary applies when it is
 /// pending.
-void Model::run_layer(Step& step, int64_t layer, const LayerWeights& weights) {
+Status Model::run_layer(Step& step, int64_t layer, const LayerWeights& weights) {
   kernels::BoundaryArgs args;
   args.num_rows = step.num_rows;
   args.d_model = config_.hidden_size;
@@ -362,7 +415,9 @@ void Model::run_layer(Step& step, int64_t layer, const LayerWeights& weights) {
   args.next_comb = step.comb[0];
   args.norm_weight = weights.attn_norm;
   kernels_->boundary(context_, args);
-  run_attention(step, layer, weights);
+  RORQUAL_TRY(run_attention(step, layer, weights));
+  if (step.num_rows == 0) return Ok{};
+  args.num_rows = step.num_rows;
   if (step.attn_out != nullptr) {
     std::copy_n(step.y, step.num_rows * config_.hidden_size, step.attn_out);
   }
@@ -378,10 +433,34 @@ void Model::run_layer(Step& step, int64_t layer, const LayerWeights& weights) {
   kernels_->boundary(context_, args);
   run_moe(step, layer, weights);
   step.post_pending = true;
+  return Ok{};
 }
 
 // ------------------------------------------------------------------------------------------------ the step
+/// Copies the collapsed streams of rows that want logits to the front. Returns their number.
+int64_t Model::gather_hidden(const Step& step, std::span<const StepSlice> slices, float* hidden) const {
+  const int64_t d = config_.hidden_size;
+  int64_t wanted = 0;
+  size_t run = 0;  // normal slices are in the caller's order, and so are their runs
+  for (size_t s = 0; s < slices.size(); ++s) {
+    const size_t slice = step.position_of_slice[s];
+    for (const int32_t offset : slices[s].logit_offsets) {
+      const int64_t position = step.slices[slice].demand.rows.begin + offset;
+      while (run < step.rows.size() && (step.slice_of_run[run] != slice ||
+                                        step.rows[run].start + step.rows[run].row_count <= position)) {
+        ++run;
+      }
+      RORQUAL_CHECK(run < step.rows.size() && step.rows[run].start <= position);
+      const int64_t row = step.rows[run].row_begin + (position - step.rows[run].start);
+      if (row != wanted) std::copy_n(hidden + row * d, d, hidden + wanted * d);  // towards the front only
+      ++wanted;
+    }
+  }
+  return wanted;
+}
+
 void Model::run_head(Step& step, std::span<const StepSlice> slices, std::span<float> logits) {
+  if (step.num_rows == 0) return;
   const kernels::Scratch::Frame frame(scratch_);
   const int64_t d = config_.hidden_size;
   auto* hidden = scratch_.alloc<float>(step.num_rows * d);
@@ -400,16 +479,8 @@ void Model::run_head(Step& step, std::span<const StepSlice> slices, std::span<fl
   fold.collapsed = hidden;
   kernels_->boundary(context_, fold);
   if (probe_ != nullptr) probe_->final_hidden(std::span(hidden, static_cast<size_t>(step.num_rows * d)));
-  int64_t wanted = 0;
-  for (size_t s = 0; s < slices.size(); ++s) {
-    for (const int32_t offset : slices[s].logit_offsets) {
-      // Rows only move towards the front, so the gather can be done in place.
-      std::copy_n(hidden + (step.rows[s].row_begin + offset) * d, d, hidden + wanted * d);
-      ++wanted;
-    }
-  }
+  const int64_t wanted = gather_hidden(step, slices, hidden);
   if (wanted == 0) return;
-  RORQUAL_CHECK(static_cast<int64_t>(logits.size()) == wanted * config_.vocab_size);
   kernels::HeadArgs head;
   head.num_rows = wanted;
   head.d_model = d;
@@ -419,6 +490,25 @@ void Model::run_head(Step& step, std::span<const StepSlice> slices, std::span<fl
   head.head = weights_.head;
   head.logits = logits.data();
   kernels_->head(context_, head);
+}
+
+/// The mean over the streams that enter a draft target. The last target completes the context rows.
+void Model::run_tap(Step& step, int64_t target) {
+  const auto num_targets = static_cast<int64_t>(config_.dspark_target_layer_ids.size());
+  const int64_t d = config_.hidden_size;
+  kernels::TapArgs tap;
+  tap.num_rows = step.num_rows;
+  tap.d_model = d;
+  tap.num_streams = config_.hc_mult;
+  tap.streams = step.streams;
+  tap.out = step.taps + target * d;
+  tap.out_stride = num_targets * d;
+  kernels_->tap(context_, tap);
+  if (target + 1 < num_targets) return;
+  if (probe_ != nullptr) {
+    probe_->taps(std::span(step.taps, static_cast<size_t>(step.num_rows * num_targets * d)));
+  }
+  if (weights_.draft) store_draft_context(step);
 }
 
 Status Model::run_backbone(Step& step) {
@@ -438,31 +528,21 @@ Status Model::run_backbone(Step& step) {
   angles(inv_freq_window_, step.window_angles);
   angles(inv_freq_compressed_, step.compressed_angles);
 
-  const auto num_targets = static_cast<int64_t>(config_.dspark_target_layer_ids.size());
-  for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+  for (int64_t l = 0; l < config_.num_hidden_layers && step.num_rows > 0; ++l) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(l)];
     const auto target =
         std::find(config_.dspark_target_layer_ids.begin(), config_.dspark_target_layer_ids.end(), l);
     const bool is_target = target != config_.dspark_target_layer_ids.end();
     if (weights.engram || is_target || probe_ != nullptr) flush_post(step);
     if (weights.engram) RORQUAL_TRY(run_engram(step, l, weights));
-    if (is_target) {
-      kernels::TapArgs tap;
-      tap.num_rows = step.num_rows;
-      tap.d_model = d;
-      tap.num_streams = n;
-      tap.streams = step.streams;
-      tap.out = step.taps + (target - config_.dspark_target_layer_ids.begin()) * d;
-      tap.out_stride = num_targets * d;
-      kernels_->tap(context_, tap);
-    }
+    if (is_target) run_tap(step, target - config_.dspark_target_layer_ids.begin());
     if (probe_ != nullptr) {
       probe_->layer_begin(l, std::span(step.streams, static_cast<size_t>(step.num_rows * n * d)),
                           std::span(step.pre[1], static_cast<size_t>(step.num_rows * n)));
       std::copy_n(step.streams, step.num_rows * n * d, step.streams_in);
       std::copy_n(step.pre[1], step.num_rows * n, step.pre_in);
     }
-    run_layer(step, l, weights);
+    RORQUAL_TRY(run_layer(step, l, weights));
     if (probe_ != nullptr) report_layer(step, l, weights);
   }
   return Ok{};
@@ -498,37 +578,19 @@ Status Model::forward(std::span<const StepSlice> slices, std::span<float> logits
   const ScopedFlushToZero flush;
   RORQUAL_TRY(check_slices(slices));
   if (slices.empty()) return Ok{};
+  int64_t wanted = 0;
+  for (const StepSlice& slice : slices) wanted += static_cast<int64_t>(slice.logit_offsets.size());
+  RORQUAL_CHECK(static_cast<int64_t>(logits.size()) == wanted * config_.vocab_size);
   RORQUAL_TRY(begin_sequences(slices));
   const kernels::Scratch::Frame frame(scratch_);
   Step step;
   plan_step(step, slices);
   step.allocate(config_, layout_.format, scratch_, probe_ != nullptr);
-  if (hasher_) {
-    const int64_t stride = config_.engram_columns() * static_cast<int64_t>(config_.engram_layer_ids.size());
-    step.hash_rows.resize(static_cast<size_t>(step.num_rows * stride));
-    for (size_t s = 0; s < slices.size(); ++s) {
-      const kernels::SequenceRows& rows = step.rows[s];
-      std::vector<int32_t>& history = step.states[s]->history();
-      history.resize(static_cast<size_t>(rows.start));  // drops what a failed step may have left
-      for (int32_t i = rows.row_begin; i < rows.row_begin + rows.row_count; ++i) {
-        const auto at = static_cast<size_t>(i);
-        history.push_back(step.is_image[at] != 0 ? -1 : token_map_[static_cast<size_t>(step.token_ids[at])]);
-      }
-      hasher_->hash(history, rows.start, rows.row_count, step.hash_rows.data() + rows.row_begin * stride);
-    }
-    if (probe_ != nullptr) probe_->hash_rows(step.hash_rows);
-  }
+  if (hasher_) start_engram(step);
   RORQUAL_TRY(run_backbone(step));
-  if (step.taps != nullptr) {
-    if (probe_ != nullptr) {
-      const auto width = static_cast<size_t>(config_.hidden_size) * config_.dspark_target_layer_ids.size();
-      probe_->taps(std::span(step.taps, static_cast<size_t>(step.num_rows) * width));
-    }
-    if (weights_.draft) store_draft_context(step);
-  }
   run_head(step, slices, logits);
-  for (size_t s = 0; s < slices.size(); ++s) {
-    step.states[s]->end_step(step.rows[s].row_count, slices[s].window_targets);
+  for (const StepSlice& slice : slices) {
+    state(slice.sequence).end_step(static_cast<int64_t>(slice.tokens.size()), slice.window_targets);
   }
   return Ok{};
 }

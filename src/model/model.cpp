@@ -9,9 +9,12 @@
 #include "base/check.h"
 #include "model/manifest.h"
 #include "model/rope.h"
+#include "model/row_ranges.h"
 
 namespace rorqual::model {
 namespace {
+
+constexpr int kEngramReaders = 8;  // reads in flight
 
 PoolSizes pool_sizes(const CacheLayout& layout, const ModelOptions& options) {
   constexpr auto kBlock = static_cast<size_t>(PageKind::block),
@@ -62,6 +65,9 @@ Result<std::unique_ptr<Model>> Model::load(const format::TensorSource& source, c
   weight_options.with_drafts = options.with_drafts;
   RORQUAL_TRY_ASSIGN(model->weights_,
                      load_weights(source, model->config_, weight_options, model->threads_, progress));
+  if (options.engram_on_disk && !config.engram_layer_ids.empty()) {
+    model->engram_reader_ = std::make_unique<EngramReader>(kEngramReaders);
+  }
   return model;
 }
 
@@ -127,20 +133,12 @@ Result<SequenceId> Model::open_image(std::span<const std::byte> image) {
   return static_cast<SequenceId>(slot);
 }
 
-/// Layer l keeps KV of the last 1 + (W-1)(L-l) rows before a position and runs whole on the last
-/// 1 + (W-1)(L-1-l) (docs/numerics.md).
 int64_t Model::replay_rows() const {
-  const int64_t rows = 1 + (config_.sliding_window - 1) * config_.num_hidden_layers;
-  return std::min(rows, options_.max_model_len);
+  return model::replay_rows(config_);
 }
 
 int64_t Model::replay_cost() const {
-  int64_t rows = 0;
-  for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-    const int64_t whole = 1 + (config_.sliding_window - 1) * (config_.num_hidden_layers - 1 - l);
-    rows += std::min(whole, replay_rows());
-  }
-  return (rows + config_.num_hidden_layers - 1) / config_.num_hidden_layers;
+  return model::replay_cost(config_);
 }
 
 void Model::parallel_for(int64_t count, const std::function<void(int64_t, int)>& f) {

@@ -16,6 +16,7 @@
 #include "model/cache.h"
 #include "model/config.h"
 #include "model/engram_hash.h"
+#include "model/engram_rows.h"
 #include "model/runner.h"
 #include "model/switches.h"
 #include "model/weights.h"
@@ -149,25 +150,34 @@ class Model final : public Runner {
   void set_probe(Probe* probe) { probe_ = probe; }
 
  private:
-  struct Step;          // views and activations of the running step (step.h)
-  struct EngramGather;  // rows to fetch (forward.cpp)
+  struct Step;  // views and activations of the running step (step.h)
 
   Model(Config config, ModelOptions options);
 
   Result<size_t> free_sequence() const;
   Status check_slices(std::span<const StepSlice> slices) const;
+  Status check_replay(const StepSlice& slice) const;
   Status begin_sequences(std::span<const StepSlice> slices);
   void plan_step(Step& step, std::span<const StepSlice> slices);
   Status run_backbone(Step& step);
   void report_layer(Step& step, int64_t layer, const LayerWeights& weights);
+  void start_engram(Step& step);
+  EngramRows want_engram(Step& step, int64_t layer, std::span<const int32_t> tokens);
   Status run_engram(Step& step, int64_t layer, const LayerWeights& weights);
-  Status gather_engram(const EngramTable& table, const EngramGather& gather);
-  void run_layer(Step& step, int64_t layer, const LayerWeights& weights);
-  void run_attention(Step& step, int64_t layer, const LayerWeights& weights);
+  void run_tap(Step& step, int64_t target);
+  Status run_layer(Step& step, int64_t layer, const LayerWeights& weights);
+  Status run_attention(Step& step, int64_t layer, const LayerWeights& weights);
+  void bind_windows(Step& step, int64_t layer);
+  void bind_compressed(Step& step, int64_t layer, const LayerWeights& weights);
+  void project_inputs(Step& step, const LayerWeights& weights, bool with_queries);
+  void run_compress(Step& step, const LayerWeights& weights);
+  void commit_windows(Step& step, int64_t layer);
+  void attend(Step& step, const LayerWeights& weights);
   void run_index(Step& step, int64_t layer, const LayerWeights& weights);
   void run_moe(Step& step, int64_t layer, const LayerWeights& weights);
   void flush_post(Step& step);
   void store_draft_context(Step& step);
+  int64_t gather_hidden(const Step& step, std::span<const StepSlice> slices, float* hidden) const;
   void run_head(Step& step, std::span<const StepSlice> slices, std::span<float> logits);
   struct DraftRows;  // a pass over some sequences (draft.cpp)
 
@@ -194,6 +204,7 @@ class Model final : public Runner {
   std::vector<std::unique_ptr<SequenceState>> sequences_;
   std::vector<int32_t> token_map_;
   std::optional<NgramHasher> hasher_;
+  std::unique_ptr<EngramReader> engram_reader_;  // null: tables are in memory, or there are none
   std::vector<float> inv_freq_window_, inv_freq_compressed_;
   Probe* probe_ = nullptr;
 };

@@ -8,10 +8,11 @@
 namespace rorqual::model {
 namespace {
 
-/// Adds [begin, end) to ascending runs; begin may not lie before the last run's begin.
-void add_run(std::vector<RowRun>& runs, RowRun run) {
+/// Adds [begin, end) to ascending runs; begin may not lie before the last run's begin. Runs that are at most
+/// `gap` apart become one.
+void add_run(std::vector<RowRun>& runs, RowRun run, int64_t gap) {
   if (run.begin >= run.end) return;
-  if (!runs.empty() && run.begin <= runs.back().end) {
+  if (!runs.empty() && run.begin <= runs.back().end + gap) {
     runs.back().end = std::max(runs.back().end, run.end);
   } else {
     runs.push_back(run);
@@ -41,6 +42,8 @@ int64_t cone_rows(const RowRule& rule, int64_t layer) {
 std::vector<RowRun> whole_rows(const RowRule& rule, int64_t layer, const RowDemand& demand) {
   if (demand.is_everything || layer < rule.first_layer) return {demand.rows};
   const int64_t cone = cone_rows(rule, layer);
+  // The rows between two runs whose windows overlap are complete as well, and cheaper to run than to avoid.
+  const int64_t gap = rule.trim_rows > 0 ? 0 : rule.window - 1;
   std::vector<RowRun> runs;
   size_t window = 0, logits = 0;
   int64_t trimmed_from = 0, trimmed_to = 0;  // rows that the trim of the last window target keeps
@@ -59,12 +62,12 @@ std::vector<RowRun> whole_rows(const RowRule& rule, int64_t layer, const RowDema
       const int64_t target = demand.window_targets[window++];
       trimmed_from = target - cone;
       trimmed_to = target;
-      add_run(runs, {std::max(demand.rows.begin, target - cone), std::min(demand.rows.end, target)});
+      add_run(runs, {std::max(demand.rows.begin, target - cone), std::min(demand.rows.end, target)}, gap);
       continue;
     }
     ++logits;
     if (rule.trim_rows > 0 && row >= trimmed_from && row < trimmed_to) continue;
-    add_run(runs, {std::max(demand.rows.begin, row + 1 - cone), std::min(demand.rows.end, row + 1)});
+    add_run(runs, {std::max(demand.rows.begin, row + 1 - cone), std::min(demand.rows.end, row + 1)}, gap);
   }
   return runs;
 }

@@ -46,8 +46,9 @@ struct RowDemand {
 /// Rows before a target that `layer` runs whole, its own attention included.
 int64_t cone_rows(const RowRule& rule, int64_t layer);
 
-/// Rows of the slice that `layer` runs whole, ascending, disjoint, not adjacent. What enters layer l >
-/// first_layer is what layer l - 1 ran whole; its first rows only contribute window records.
+/// Rows of the slice that `layer` runs whole, ascending, at least a window apart (trimmed: not adjacent).
+/// What enters layer l > first_layer is what layer l - 1 ran whole; its first rows only contribute window
+/// records.
 std::vector<RowRun> whole_rows(const RowRule& rule, int64_t layer, const RowDemand& demand);
 
 /// Rows that an exact replay needs before a target, the first layer's window records included.

@@ -59,7 +59,7 @@ struct RecordCodec {
   }
 
   std::byte* window_record(const WindowCache& cache, int64_t position) const {
-    return cache.pages[position / kWindowPageTokens] + cache.offset +
+    return cache.pages[position / kWindowPageTokens - cache.first_page] + cache.offset +
            position % kWindowPageTokens * format.window_bytes();
   }
 };

@@ -414,7 +414,7 @@ void commit_window(const OperatorTable& ops, Context& ctx, const CommitWindowArg
     for (int64_t position = r.start; position < end;) {
       const int64_t page = position / kWindowPageTokens;
       const int64_t next = std::min(end, (page + 1) * kWindowPageTokens);
-      if (cache.pages[page] != nullptr) {
+      if (cache.pages[page - cache.first_page] != nullptr) {
         const std::byte* from = args.window_records + (r.row_begin + position - r.start) * bytes;
         std::memcpy(codec.window_record(cache, position), from,
                     static_cast<size_t>((next - position) * bytes));
