@@ -68,6 +68,15 @@ inline int64_t pages_for(int64_t tokens) {
 
 CacheLayout make_cache_layout(const Config& config, kernels::Numerics numerics, bool with_drafts);
 
+/// Pages of each kind that a prefix cache of so many bytes may hold: half of the bytes for each kind.
+struct PrefixPages {
+  int64_t blocks = 0, windows = 0;
+};
+
+inline PrefixPages prefix_pages(const CacheLayout& layout, int64_t bytes) {
+  return {bytes / 2 / layout.block_bytes, bytes / 2 / layout.window_page_bytes()};
+}
+
 /// State of one sequence: tables of the pages it holds. One thread. Destruction releases the pages.
 class SequenceState {
  public:

@@ -245,6 +245,14 @@ void add_caches(MemoryPlan& plan) {
   const int64_t sequence = pages(layout.pending_floats * 4) + history + 8 * settings.max_model_len;
   plan.parts.push_back(plain(PartKind::windows, pages(windows * layout.window_page_bytes()) +
                                                     settings.max_num_seqs * sequence + blocks * pointers));
+  if (settings.prefix_cache_bytes == 0) return;
+  const model::PrefixPages kept = model::prefix_pages(layout, settings.prefix_cache_bytes);
+  const auto more = [](int64_t running, int64_t extra, int64_t page_bytes) {
+    return pages((running + extra) * page_bytes) - pages(running * page_bytes);
+  };
+  plan.parts.push_back(
+      plain(PartKind::prefix_cache, more(blocks, kept.blocks, layout.block_bytes) +
+                                        more(windows, kept.windows, layout.window_page_bytes())));
 }
 
 void add_work(MemoryPlan& plan) {
@@ -270,7 +278,7 @@ std::string_view part_name(PartKind kind) {
   constexpr std::array<std::string_view, kPartKinds> kNames = {
       "routed experts", "Engram tables", "shared experts", "attention", "routers and mixing",
       "embedding",      "head",          "draft stages",   "vision",    "KV cache",
-      "windows",        "work buffers",  "logits",         "program"};
+      "windows",        "prefix cache",  "work buffers",   "logits",    "program"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -22,15 +22,16 @@ enum class PartKind : uint8_t {
   mixing,          // routers, hyper-connections, Engram projections
   embedding,       // a row read per token
   head,
-  drafts,    // DSpark stages, whole
-  vision,    // not loaded by this version
-  kv_cache,  // compressed entries and index keys, all sequences full
-  windows,   // sliding windows and open rows of all sequences
-  work,      // activations and kernel scratch of one step
-  logits,    // rows of logits of one step
-  program,   // code, tokenizer, tensor list, threads, HTTP buffers
+  drafts,        // DSpark stages, whole
+  vision,        // not loaded by this version
+  kv_cache,      // compressed entries and index keys, all sequences full
+  windows,       // sliding windows, open rows and tables of all sequences
+  prefix_cache,  // pages kept of past requests
+  work,          // activations and kernel scratch of one step
+  logits,        // rows of logits of one step
+  program,       // code, tokenizer, tensor list, threads, HTTP buffers
 };
-inline constexpr int kPartKinds = 14;
+inline constexpr int kPartKinds = 15;
 
 /// "routed experts", "KV cache", …
 std::string_view part_name(PartKind kind);
@@ -60,6 +61,7 @@ struct MemorySettings {
   int64_t max_num_batched_tokens = 512;
   int64_t max_logit_rows = 256;
   int threads = 1;
+  int64_t prefix_cache_bytes = 0;  // half for each kind of page
   bool with_drafts = false;
   bool engram_on_disk = false;
   bool is_embedded = false;  // the model inside the program: its file pages are resident too

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/kernels.h"
+#include "model/cache.h"
 
 namespace rorqual::plan {
 namespace {
@@ -69,6 +70,23 @@ class StepReplay {
     }
     if (settings_.with_drafts && c_.num_stages() > 0) draft_context();
     head();
+  }
+
+  /// One pass of drafts: as many blocks as fit into a step, then logits in parts (model/draft.cpp).
+  void run_drafts() {
+    constexpr int64_t kMaxLogitRows = 128;
+    const ScratchModel::Frame frame(scratch_);
+    step();
+    for (int64_t stage = 0; stage < c_.num_stages(); ++stage) {
+      boundary();
+      attention(c_.num_hidden_layers + stage);
+      boundary();
+      moe(c_.num_experts(c_.num_hidden_layers + stage), c_.num_active_experts(c_.num_hidden_layers + stage));
+    }
+    floats(t_ * c_.hidden_size);
+    // Rows of logits, and as many of bias at most: one draft of each sequence.
+    floats(2 * std::min(kMaxLogitRows, t_) * c_.vocab_size);
+    floats(kMaxLogitRows * (2 * c_.dspark_markov_rank + c_.hidden_size + 1));
   }
 
  private:
@@ -271,6 +289,12 @@ int64_t step_scratch_bytes(const model::Config& config, const MemorySettings& se
        {settings.max_num_batched_tokens,
         std::min<int64_t>(settings.threads - 1, settings.max_num_batched_tokens), int64_t{1}}) {
     StepReplay(config, settings, scratch, std::max<int64_t>(rows, 1)).run();
+  }
+  if (settings.with_drafts && config.num_stages() > 0) {
+    const int64_t width = std::max(config.dspark_block_size, model::kMaxDrafts);
+    const int64_t blocks =
+        std::clamp<int64_t>(settings.max_num_batched_tokens / width, 1, settings.max_num_seqs);
+    StepReplay(config, settings, scratch, blocks * width).run_drafts();
   }
   return scratch.touched_bytes();
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "format/tensor_source.h"
+#include "model/model.h"
 #include "model/synthetic.h"
 #include "model/weights.h"
 #include "plan/release.h"
@@ -120,7 +121,11 @@ TEST(Memory, caches_and_buffers_grow_with_what_is_asked_for) {
   const MemoryPlan sequences = plan_memory(config, more);
   EXPECT_NEAR(static_cast<double>(sequences.bytes(PartKind::kv_cache)),
               2.0 * static_cast<double>(base.bytes(PartKind::kv_cache)), kPage);
-  EXPECT_EQ(sequences.bytes(PartKind::windows), 2 * base.bytes(PartKind::windows));
+  // Windows: 8 sequences more with four pages each; what steps need beside them stays.
+  const auto layout = model::make_cache_layout(config, Numerics::reference, false);
+  EXPECT_EQ(layout.pages_per_sequence(), 4);
+  EXPECT_NEAR(static_cast<double>(sequences.bytes(PartKind::windows) - base.bytes(PartKind::windows)),
+              8.0 * static_cast<double>(4 * layout.window_page_bytes() + 12 * 32768), 8.0 * kPage);
   more = settings;
   more.max_num_batched_tokens *= 4;
   EXPECT_GT(plan_memory(config, more).bytes(PartKind::work), 2 * base.bytes(PartKind::work));
@@ -131,6 +136,46 @@ TEST(Memory, caches_and_buffers_grow_with_what_is_asked_for) {
   more.head_fp8 = true;
   EXPECT_NEAR(static_cast<double>(plan_memory(config, more).bytes(PartKind::head)),
               static_cast<double>(base.bytes(PartKind::head)) / 2, kPage);
+}
+
+TEST(Memory, caches_are_planned_as_the_model_allocates_them) {
+  for (const char* name : {"tiny-a", "tiny-b", "tiny-c"}) {
+    const auto source = format::open_checkpoint(tiny(name));
+    const auto config = config_of(tiny(name));
+    ASSERT_TRUE(source.ok() && config.ok());
+    MemorySettings settings;
+    settings.max_model_len = 1000;
+    settings.max_num_seqs = 5;
+    settings.max_num_batched_tokens = 200;
+    settings.with_drafts = config->num_stages() > 0;
+    settings.prefix_cache_bytes = int64_t{64} << 20;
+    const auto layout = model::make_cache_layout(*config, settings.numerics, settings.with_drafts);
+    model::ModelOptions options;
+    options.with_drafts = settings.with_drafts;
+    options.max_model_len = settings.max_model_len;
+    options.max_sequences = settings.max_num_seqs;
+    options.max_step_rows = settings.max_num_batched_tokens;
+    options.prefix_blocks = model::prefix_pages(layout, settings.prefix_cache_bytes).blocks;
+    options.prefix_windows = model::prefix_pages(layout, settings.prefix_cache_bytes).windows;
+    std::vector<int32_t> map(static_cast<size_t>(config->vocab_size));
+    for (size_t i = 0; i < map.size(); ++i) {
+      map[i] = static_cast<int32_t>(static_cast<int64_t>(i) %
+                                    std::max<int64_t>(1, config->engram_compressed_vocab_size));
+    }
+    const auto model = model::Model::load(**source, *config, map, options);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const model::PageStore& store = (*model)->pages();
+    const auto bytes = [&](model::PageKind kind) { return store.pages_total(kind) * store.page_bytes(kind); };
+    const MemoryPlan plan = plan_memory(*config, settings);
+    EXPECT_EQ(plan.kv_tokens, (store.pages_total(model::PageKind::block) - options.prefix_blocks) * 64);
+    const int64_t planned =
+        plan.bytes(PartKind::kv_cache) + plan.bytes(PartKind::windows) + plan.bytes(PartKind::prefix_cache);
+    const int64_t tables = 5 * (12 * 1000 + 4096 * 64);  // of sequences, and what pages are rounded up by
+    EXPECT_GE(planned, bytes(model::PageKind::block) + bytes(model::PageKind::window)) << name;
+    EXPECT_LE(planned, bytes(model::PageKind::block) + bytes(model::PageKind::window) + tables + (4 << 20))
+        << name;
+    EXPECT_NEAR(static_cast<double>(plan.bytes(PartKind::prefix_cache)), 64 << 20, 5 << 20) << name;
+  }
 }
 
 TEST(Memory, planning_the_release_takes_milliseconds) {

@@ -21,8 +21,8 @@ bool is_table(const Part& part) {
 
 /// Parts that every GPU holds a copy of: all heads share one latent per token, so caches are not cut.
 bool is_replicated(const Part& part) {
-  return part.kind == PartKind::kv_cache || part.kind == PartKind::windows || part.kind == PartKind::work ||
-         part.kind == PartKind::logits;
+  return part.kind == PartKind::kv_cache || part.kind == PartKind::windows ||
+         part.kind == PartKind::prefix_cache || part.kind == PartKind::work || part.kind == PartKind::logits;
 }
 
 Part part_share(const Part& whole, double share, Tier tier) {

@@ -73,6 +73,8 @@ std::string detail(const Plan& plan, const Row& row, int64_t num_gpus) {
                          format_count(plan.memory.kv_tokens), copies);
     case PartKind::windows:
       return fmt::format("{} sequences{}", s.max_num_seqs, copies);
+    case PartKind::prefix_cache:
+      return "pages of past requests" + copies;
     case PartKind::work:
       return fmt::format("steps of {} tokens, {} threads{}", s.max_num_batched_tokens, s.threads, copies);
     case PartKind::logits:
