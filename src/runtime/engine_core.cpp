@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of the local engine, from the plan to the sinks.
+// The local engine without its thread: requests in, ends out. The step itself is in engine_step.cpp.
 #include "runtime/engine_core.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <new>
 #include <random>
@@ -13,9 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "runtime/logprobs.h"
 #include "runtime/philox.h"
-#include "runtime/request_check.h"
 
 namespace rorqual::runtime {
 
@@ -23,7 +20,8 @@ namespace {
 
 constexpr uint64_t kSeedMask = (uint64_t{1} << 53) - 1;  // exact in JSON numbers
 
-Error bad_option(const char* name, int64_t got, const char* expected) {
+template <class T>
+Error bad_option(const char* name, T got, const char* expected) {
   return Error(Code::invalid_argument, fmt::format("{} is {}, expected {}", name, got, expected),
                fmt::format("correct {}", name));
 }
@@ -46,6 +44,19 @@ Status check_options(const EngineOptions& o) {
   if (o.max_prompt_logprob_entries < 0) {
     return bad_option("max_prompt_logprob_entries", o.max_prompt_logprob_entries, "0 (off) or more");
   }
+  if (o.max_queue_wait_s < 0) return bad_option("max_queue_wait_s", o.max_queue_wait_s, "0 (off) or more");
+  if (o.drafts < 0 || o.drafts > kMaxDrafts) {
+    return bad_option("drafts", o.drafts, "0 (off) to 7");
+  }
+  if (o.prefix_cache_bytes < 0) {
+    return bad_option("prefix_cache_bytes", o.prefix_cache_bytes, "0 (off) or more");
+  }
+  if (o.prefix_snapshot_interval < 0) {
+    return bad_option("prefix_snapshot_interval", o.prefix_snapshot_interval, "0 (off) or more");
+  }
+  if (o.prefix_fetch_bytes < 1) return bad_option("prefix_fetch_bytes", o.prefix_fetch_bytes, "1 or more");
+  if (o.swap_bytes < 0) return bad_option("swap_bytes", o.swap_bytes, "0 (off) or more");
+  if (o.replay_trim < 0) return bad_option("replay_trim", o.replay_trim, "0 (exact) or more rows");
   return Ok{};
 }
 
@@ -63,38 +74,24 @@ double seconds_between(int64_t begin_ns, int64_t end_ns) {
   return begin_ns == 0 || end_ns == 0 ? 0.0 : static_cast<double>(end_ns - begin_ns) * 1e-9;
 }
 
-/// Calls a sink; what it throws becomes an error of its request.
-template <class Call>
-Status guarded(Call&& call) {
-  try {
-    call();
-    return Ok{};
-  } catch (const std::exception& e) {
-    return Error(Code::internal, fmt::format("the receiver of the tokens threw: {}", e.what()));
-  } catch (...) {
-    return Error(Code::internal, "the receiver of the tokens threw");
-  }
-}
-
-FinishInfo finish_info(const RequestState& request, int64_t now) {
-  FinishInfo info;
-  info.seed = request.seed;
-  info.prompt_tokens = request.num_prompt_tokens;
-  info.completion_tokens = request.num_output();
-  const int64_t scheduled = request.scheduled_ns == 0 ? now : request.scheduled_ns;
-  info.queue_s = seconds_between(request.queued_ns, scheduled);
-  info.prefill_s = seconds_between(request.scheduled_ns, request.first_token_ns);
-  info.decode_s = seconds_between(request.first_token_ns, request.last_token_ns);
-  return info;
+PrefixUseOptions prefix_options(const EngineOptions& options) {
+  PrefixUseOptions prefix;
+  prefix.model_identity = options.model_identity;
+  prefix.max_bytes = options.prefix_cache_bytes;
+  prefix.disk = options.prefix_disk;
+  prefix.snapshot_interval = options.prefix_snapshot_interval;
+  return prefix;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(std::unique_ptr<model::Runner> runner, EngineInfo info,
-                                                       EngineOptions options) {
+                                                       EngineOptions options,
+                                                       std::unique_ptr<StepExecutor> executor) {
   RORQUAL_CHECK(runner != nullptr);
   RORQUAL_TRY(check_options(options));
   if (!options.clock) options.clock = std::make_shared<SteadyClock>();
+  if (!executor) executor = std::make_unique<InlineExecutor>();
   const int64_t rows = std::min(options.max_num_batched_tokens, runner->max_step_rows());
   SchedulerLimits limits;
   limits.max_num_seqs = std::min(options.max_num_seqs, rows);
@@ -114,12 +111,17 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(std::unique_ptr<model::Ru
                  fmt::format("the cache holds {} tokens, expected 1 or more", cache_tokens),
                  "enlarge the cache");
   }
+  limits.max_model_len = info.max_model_len;
+  limits.fetch_bytes = options.prefix_fetch_bytes;
+  limits.skips_unread_rows = options.skips_unread_rows;
+  info.block_tokens = runner->pages().page_tokens();
+  info.max_drafts = std::min<int64_t>(options.drafts, runner->max_drafts());
   const int64_t max_rows = std::numeric_limits<int64_t>::max() / 8 / info.vocab_size;
   if (limits.max_logit_rows > max_rows)
     return bad_option("max_logit_rows", limits.max_logit_rows, "far less");
   try {
     return std::unique_ptr<EngineCore>(
-        new EngineCore(std::move(runner), std::move(info), std::move(options), limits));
+        new EngineCore(std::move(runner), std::move(info), std::move(options), limits, std::move(executor)));
   } catch (const std::bad_alloc&) {
     return Error(Code::out_of_memory, fmt::format("no memory for {} rows of logits", limits.max_logit_rows),
                  "lower max_num_seqs or max_logit_rows");
@@ -127,15 +129,23 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(std::unique_ptr<model::Ru
 }
 
 EngineCore::EngineCore(std::unique_ptr<model::Runner> runner, EngineInfo info, EngineOptions options,
-                       SchedulerLimits limits)
+                       SchedulerLimits limits, std::unique_ptr<StepExecutor> executor)
     : info_(std::move(info)),
       options_(std::move(options)),
       runner_(std::move(runner)),
-      scheduler_(limits, *runner_),
-      sampler_(info_.vocab_size),
+      executor_(std::move(executor)),
+      prefix_(*runner_, prefix_options(options_)),
+      swap_(options_.swap_bytes),
+      draft_length_(static_cast<int32_t>(info_.max_drafts), options_.are_drafts_adaptive),
+      scheduler_(limits, {*runner_, prefix_, swap_, draft_length_}),
+      sampler_(info_, runner_->num_threads()),
       logits_(new float[static_cast<size_t>(limits.max_logit_rows * info_.vocab_size)]) {
   figures_.blocks_total = runner_->pages().pages_total(model::PageKind::block);
   publish();
+}
+
+EngineCore::~EngineCore() {
+  executor_->wait();  // a step that was left by an exception
 }
 
 void EngineCore::expect(const Request& request) {
@@ -149,7 +159,9 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenSink> s
   state->sampling = std::move(request.sampling);
   state->client_key = std::move(request.client_key);
   state->order.priority = request.priority;
-  state->sink = std::move(sink);
+  state->delivery = std::make_shared<Delivery>();
+  state->delivery->id = id;
+  state->delivery->sink = std::move(sink);
   state->seed = state->sampling.seed ? *state->sampling.seed : draw_seed(options_.seed, num_seeds_drawn_++);
   state->tokens = std::move(request.prompt);
   state->num_prompt_tokens = state->num_tokens();
@@ -160,8 +172,16 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenSink> s
       state->prompt_logprobs.resize(
           static_cast<size_t>(std::min(state->num_scored, state->num_prompt_tokens)));
     }
+  } else {
+    state->trim_rows = request.replay_trim.value_or(options_.replay_trim);
   }
+  const auto most = static_cast<int32_t>(info_.max_drafts);
+  state->max_drafts = std::clamp(request.drafts.value_or(most), 0, most);
+  state->breakpoints = std::move(request.breakpoints);
+  state->prefix.reads = request.reads_prefix_cache;
+  state->prefix.salt = std::move(request.cache_salt);
   state->queued_ns = queued_ns;
+  prefix_.begin(*state);
   scheduler_.add(std::move(state));
 }
 
@@ -173,177 +193,131 @@ void EngineCore::refuse(int64_t num_prompt_tokens, TokenSink& sink, FinishReason
   info.reason = reason;
   info.error = error;
   info.prompt_tokens = num_prompt_tokens;
-  const Status ignored = guarded([&] { sink.on_finish(info); });
-  static_cast<void>(ignored.ok());
+  try {
+    sink.on_finish(info);
+  } catch (...) {  // it has nothing more to lose
+  }
 }
 
 void EngineCore::cancel(RequestId id) {
-  finish(id, FinishReason::cancelled);
+  RequestState* request = scheduler_.find(id);
+  if (request == nullptr) return;
+  if (is_computing_ && request->sequence) {
+    request->delivery->is_closed = true;
+    doomed_.push_back({id, FinishReason::cancelled, {}});
+    return;
+  }
+  if (is_computing_) {
+    end(id, FinishReason::cancelled);
+    return;
+  }
+  flush();
+  end(id, FinishReason::cancelled);  // its sink may have thrown meanwhile: then it is gone
+  flush();
 }
 
-Status EngineCore::step() {
-  figures_.step_began_ns = options_.clock->now_ns();
-  StepPlan plan = scheduler_.schedule();
-  for (auto& [id, error] : plan.impossible) finish(id, FinishReason::error, {}, std::move(error));
-  publish();
-  if (!plan.slices.empty()) RORQUAL_TRY(run_forward(plan));
-  figures_.step_began_ns = 0;
-  return Ok{};
-}
-
-Status EngineCore::run_forward(const StepPlan& plan) {
-  const int64_t now = options_.clock->now_ns();
-  std::vector<model::StepSlice> slices;
-  slices.reserve(plan.slices.size());
-  for (const ScheduledSlice& slice : plan.slices) {
-    RequestState& request = *slice.request;
-    if (request.scheduled_ns == 0) request.scheduled_ns = now;
-    model::StepSlice& s = slices.emplace_back();
-    s.sequence = *request.sequence;
-    s.tokens = std::span<const int32_t>(request.tokens)
-                   .subspan(static_cast<size_t>(slice.begin), static_cast<size_t>(slice.num_tokens));
-    s.logit_offsets = slice.logit_offsets;
-  }
-  const auto num_values = static_cast<size_t>(plan.num_logit_rows * info_.vocab_size);
-  const Status status = runner_->forward(slices, std::span<float>(logits_.get(), num_values));
-  ++figures_.steps;
-  if (!status.ok()) {
-    const Code code = status.error().code();
-    if (code == Code::device || code == Code::internal) return status.error();
-    fail_slices(plan, status.error());
-    return Ok{};
-  }
-  size_t first = 0;
-  for (const ScheduledSlice& slice : plan.slices) {
-    const size_t size = slice.logit_offsets.size() * static_cast<size_t>(info_.vocab_size);
-    Scheduler::mark_computed(slice);
-    deliver(slice, std::span<const float>(logits_.get() + first, size));
-    first += size;
-  }
-  publish();
-  return Ok{};
-}
-
-void EngineCore::fail_slices(const StepPlan& plan, const Error& error) {
-  std::vector<RequestId> ids;
-  for (const ScheduledSlice& slice : plan.slices) ids.push_back(slice.request->id);
-  for (const RequestId id : ids) finish(id, FinishReason::error, {}, error);
-}
-
-void EngineCore::deliver(const ScheduledSlice& slice, std::span<const float> rows) {
-  RequestState& request = *slice.request;
-  const RequestId id = request.id;
-  if (Status status = score_prompt(slice, rows); !status.ok()) {
-    return finish(id, FinishReason::error, {}, std::move(status).error());
-  }
-  if (request.num_computed < request.num_prompt_tokens) return;
-  if (!request.is_prompt_counted) {
-    Status status = guarded([&] { complete_prompt(request, options_.clock->now_ns()); });
-    if (!status.ok()) return finish(id, FinishReason::error, {}, std::move(status).error());
-  }
-  if (request.sampling.max_tokens == 0) return finish(id, FinishReason::length);
-  if (slice.does_sample) take_token(request, rows.last(static_cast<size_t>(info_.vocab_size)));
-}
-
-Status EngineCore::score_prompt(const ScheduledSlice& slice, std::span<const float> rows) {
-  RequestState& request = *slice.request;
-  const auto vocab = static_cast<size_t>(info_.vocab_size);
-  const size_t num_rows = slice.logit_offsets.size() - (slice.does_sample ? 1 : 0);
-  for (size_t i = 0; i < num_rows; ++i) {
-    const auto next = static_cast<size_t>(slice.begin + slice.logit_offsets[i] + 1);
-    RORQUAL_CHECK(static_cast<int64_t>(next) == request.num_scored);
-    const auto row = rows.subspan(i * vocab, vocab);
-    if (!is_finite_row(row)) return not_finite(static_cast<int64_t>(next));
-    LogprobRequest wanted;
-    wanted.chosen = request.tokens[next];
-    wanted.top_k = request.sampling.prompt_logprobs;
-    auto scored = position_logprobs(row, wanted);
-    if (request.sampling.stream_prompt_rows) {
-      RORQUAL_TRY(
-          guarded([&] { request.sink->on_prompt_row(static_cast<int64_t>(next), std::move(scored), row); }));
-    } else {
-      request.prompt_logprobs.emplace_back(std::move(scored));
-    }
-    ++request.num_scored;
-  }
-  return Ok{};
-}
-
-void EngineCore::complete_prompt(RequestState& request, int64_t now) {
-  const bool has_scores = request.needs_prompt_scores();
-  request.is_prompt_counted = true;
-  request.first_token_ns = now;
-  request.last_token_ns = now;
-  figures_.prompt_tokens += request.num_prompt_tokens;
-  figures_.pending_prompt_tokens -= request.num_prompt_tokens;
-  if (has_scores && !request.sampling.stream_prompt_rows)
-    request.sink->on_prompt_logprobs(std::exchange(request.prompt_logprobs, {}));
-}
-
-Result<int32_t> EngineCore::next_token(const RequestState& request, std::span<const float> row) {
-  const auto& forced = request.sampling.forced_tokens;
-  if (!forced.empty()) {
-    if (!is_finite_row(row)) return not_finite(request.num_tokens());
-    return forced[static_cast<size_t>(request.num_output())];
-  }
-  return sampler_.sample(row, {request.sampling, request.counts, request.tokens, request.num_prompt_tokens,
-                               request.seed, info_.eos_token_id});
-}
-
-void EngineCore::take_token(RequestState& request, std::span<const float> row) {
-  const SamplingParams& params = request.sampling;
-  const RequestId id = request.id;
-  Result<int32_t> next = next_token(request, row);
-  if (!next.ok()) return finish(id, FinishReason::error, {}, std::move(next).error());
-  const int32_t token = *next;
-  const bool is_end =
-      params.forced_tokens.empty() && ends_reply(params, token, info_.eos_token_id, request.num_output());
-  request.tokens.push_back(token);
-  if (has_penalties(params)) request.counts.add_output(token);
-  request.last_token_ns = options_.clock->now_ns();
-  ++figures_.generation_tokens;
-  if (is_end) return finish(id, FinishReason::stop, token);
-  std::optional<PositionLogprobs> logprobs;
-  if (params.logprobs >= 0 || !params.logprob_token_ids.empty()) {
-    logprobs = position_logprobs(row, {token, std::max(params.logprobs, 0), params.logprob_token_ids});
-  }
-  Status status = guarded([&] { request.sink->on_token(token, std::move(logprobs)); });
-  if (!status.ok()) return finish(id, FinishReason::error, {}, std::move(status).error());
-  if (request.num_output() >= params.max_tokens || request.num_tokens() >= info_.max_model_len) {
-    finish(id, FinishReason::length);
+/// Requests that nobody has begun for too long.
+void EngineCore::expire_waiting() {
+  if (options_.max_queue_wait_s <= 0) return;
+  const auto limit_ns = static_cast<int64_t>(options_.max_queue_wait_s * 1e9);
+  for (const RequestId id : scheduler_.waiting_since_before(options_.clock->now_ns() - limit_ns)) {
+    end(id, FinishReason::error, {},
+        Error(Code::unavailable,
+              fmt::format("the request waited {} s for its first step, the limit of the queue",
+                          options_.max_queue_wait_s),
+              "try again later"));
   }
 }
 
-void EngineCore::finish(RequestId id, FinishReason reason, std::optional<int32_t> stop_token,
-                        std::optional<Error> error) {
-  const std::unique_ptr<RequestState> request = scheduler_.remove(id);
+FinishInfo EngineCore::finish_info(const RequestState& request) const {
+  FinishInfo info;
+  info.seed = request.seed;
+  info.prompt_tokens = request.num_prompt_tokens;
+  info.cached_tokens = std::min(request.cached_tokens, request.num_prompt_tokens);
+  info.disk_tokens = std::min(request.disk_tokens, info.cached_tokens);
+  info.completion_tokens = request.num_output();
+  info.replayed_tokens = request.replayed_tokens;
+  info.trim_rows = request.trim_rows;
+  info.drafted_tokens = request.drafted_tokens;
+  info.accepted_tokens = request.accepted_tokens;
+  info.preemptions = request.num_preemptions;
+  info.prefix = request.prefix.first_report;
+  const int64_t scheduled = request.scheduled_ns == 0 ? options_.clock->now_ns() : request.scheduled_ns;
+  info.queue_s = seconds_between(request.queued_ns, scheduled);
+  info.prefill_s = seconds_between(request.scheduled_ns, request.first_token_ns);
+  info.decode_s = seconds_between(request.first_token_ns, request.last_token_ns);
+  return info;
+}
+
+void EngineCore::end(RequestId id, FinishReason reason, std::optional<int32_t> stop_token,
+                     std::optional<Error> error) {
+  const bool is_sound = reason != FinishReason::error;
+  const std::unique_ptr<RequestState> request = scheduler_.remove(id, is_sound);
   if (!request) return;
   if (!request->is_prompt_counted) figures_.pending_prompt_tokens -= request->num_prompt_tokens;
   --figures_.unfinished;
-  publish();
-  FinishInfo info = finish_info(*request, options_.clock->now_ns());
+  if (!is_computing_) publish();
+  FinishInfo info = finish_info(*request);
   info.reason = reason;
   info.stop_token = stop_token;
   info.error = std::move(error);
-  // A sink that throws here has nothing more to lose: its request is gone already.
-  const Status ignored = guarded([&] { request->sink->on_finish(info); });
-  static_cast<void>(ignored.ok());
+  events_.push(request->delivery, std::move(info));
 }
 
 void EngineCore::fail_all(const Error& error) {
-  for (const RequestId id : scheduler_.ids()) finish(id, FinishReason::error, {}, error);
+  doomed_.clear();
+  for (const RequestId id : scheduler_.ids()) end(id, FinishReason::error, {}, error);
   figures_.step_began_ns = 0;
+  flush();
 }
 
 void EngineCore::cancel_all() {
-  for (const RequestId id : scheduler_.ids()) finish(id, FinishReason::cancelled);
+  for (const RequestId id : scheduler_.ids()) end(id, FinishReason::cancelled);
+  flush();
 }
 
 void EngineCore::publish() {
   figures_.running = scheduler_.num_running();
   figures_.preemptions = scheduler_.num_preemptions();
-  figures_.blocks_used = runner_->pages().pages_total(model::PageKind::block) -
-                         runner_->pages().pages_free(model::PageKind::block);
+  figures_.blocks_used = scheduler_.count_blocks_used();
+  figures_.swapped_out = swap_.num_out();
+  figures_.swapped_in = swap_.num_in();
+  PrefixStats prefix = prefix_.stats();
+  const std::lock_guard lock(stats_mutex_);
+  prefix_stats_ = std::move(prefix);
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats;
+  stats.requests_running = figures_.running;
+  stats.requests_waiting = std::max<int64_t>(figures_.unfinished - stats.requests_running, 0);
+  stats.cache_blocks_total = figures_.blocks_total;
+  stats.cache_blocks_used = figures_.blocks_used;
+  stats.prompt_tokens = figures_.prompt_tokens;
+  stats.generation_tokens = figures_.generation_tokens;
+  stats.cached_tokens = figures_.cached_tokens;
+  stats.preemptions = figures_.preemptions;
+  stats.steps = figures_.steps;
+  stats.swapped_out = figures_.swapped_out;
+  stats.swapped_in = figures_.swapped_in;
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats.prefix = prefix_stats_;
+    stats.speculation = speculation_;
+    stats.iteration_tokens = iteration_tokens_;
+    stats.iteration_tokens_sum = iteration_tokens_sum_;
+  }
+  if (stats.prefix.is_on && options_.prefix_disk) {
+    const prefix::DiskTierStats disk = options_.prefix_disk->stats();
+    stats.prefix.disk_pages = disk.pages;
+    stats.prefix.disk_bytes = disk.bytes;
+    stats.prefix.disk_written_bytes = disk.written_bytes;
+    stats.prefix.disk_read_bytes = disk.read_bytes;
+    stats.prefix.disk_dropped_pages = disk.dropped_pages;
+    stats.prefix.disk_damaged_pages = disk.damaged_pages;
+    stats.prefix.disk_evicted_pages = disk.evicted_pages;
+  }
+  return stats;
 }
 
 }  // namespace rorqual::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step thread around EngineCore. One mutex guards the inbox; it is never held during a step or a sink
-// call.
+// The two threads around EngineCore: one schedules, samples and calls the sinks, the other computes. One
+// mutex guards the inbox; it is never held during a step or a sink call.
 #include "runtime/local_engine.h"
 
 #include <fmt/format.h>
@@ -27,8 +27,14 @@ namespace {
 
 class LocalEngine final : public Engine {
  public:
-  explicit LocalEngine(std::unique_ptr<EngineCore> core)
-      : core_(std::move(core)), thread_([this] { run(); }) {}
+  /// `executor` is the core's.
+  LocalEngine(std::unique_ptr<EngineCore> core, ThreadExecutor& executor) : core_(std::move(core)) {
+    executor.set_on_done([this] {
+      { const std::lock_guard lock(mutex_); }  // whoever looked before it ended is waiting now
+      wake_.notify_all();
+    });
+    thread_ = std::thread([this] { run(); });
+  }
 
   ~LocalEngine() override;
 
@@ -52,11 +58,11 @@ class LocalEngine final : public Engine {
   void take_inbox();
   void refuse(const Submission& submission, FinishReason reason, const std::optional<Error>& error);
   void refuse_inbox(FinishReason reason, const std::optional<Error>& error);
+  void work_while_computing();
   Status run_step();
   void die(const Error& error);
   void run();
 
-  std::unique_ptr<EngineCore> core_;
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::vector<Submission> inbox_;
@@ -65,7 +71,8 @@ class LocalEngine final : public Engine {
   bool is_stopping_ = false, is_draining_ = false;
   bool is_idle_ = true;  // the core has no request
   std::atomic<bool> is_dead_{false};
-  std::thread thread_;  // last: it uses all of the above
+  std::unique_ptr<EngineCore> core_;  // its executor notifies wake_
+  std::thread thread_;                // last: it uses all of the above
 };
 
 LocalEngine::~LocalEngine() {
@@ -133,20 +140,10 @@ void LocalEngine::cancel(RequestId id) {
 }
 
 EngineStats LocalEngine::stats() const {
-  const EngineFigures& figures = core_->figures();
-  EngineStats stats;
-  stats.requests_running = figures.running;
-  stats.requests_waiting = std::max<int64_t>(figures.unfinished - stats.requests_running, 0);
-  stats.cache_blocks_total = figures.blocks_total;
-  stats.cache_blocks_used = figures.blocks_used;
-  stats.prompt_tokens = figures.prompt_tokens;
-  stats.generation_tokens = figures.generation_tokens;
-  stats.cached_tokens = figures.cached_tokens;
-  stats.preemptions = figures.preemptions;
-  stats.steps = figures.steps;
+  EngineStats stats = core_->stats();
   stats.is_alive = !is_dead_;
   const double limit_s = core_->options().step_timeout_s;
-  const int64_t began = figures.step_began_ns;
+  const int64_t began = core_->figures().step_began_ns;
   if (limit_s > 0 && began != 0) {
     const double elapsed_s = static_cast<double>(core_->options().clock->now_ns() - began) * 1e-9;
     if (elapsed_s > limit_s) stats.is_alive = false;
@@ -212,10 +209,21 @@ void LocalEngine::refuse_inbox(FinishReason reason, const std::optional<Error>& 
   for (const Submission& submission : submissions) refuse(submission, reason, error);
 }
 
+/// Takes what comes in, and looks ahead for it, until the computing part of the step is over.
+void LocalEngine::work_while_computing() {
+  while (core_->is_computing()) {
+    take_inbox();
+    const bool has_more = core_->prepare();
+    std::unique_lock lock(mutex_);
+    if (has_more) continue;
+    wake_.wait(lock, [this] { return !core_->is_computing() || !inbox_.empty() || !cancels_.empty(); });
+  }
+}
+
 Status LocalEngine::run_step() {
   try {
     take_inbox();
-    if (core_->has_work()) RORQUAL_TRY(core_->step());
+    if (core_->has_work()) RORQUAL_TRY(core_->step([this] { work_while_computing(); }));
     return Ok{};
   } catch (const std::bad_alloc&) {
     return Error(Code::out_of_memory, "the engine ran out of memory in a step",
@@ -254,9 +262,12 @@ void LocalEngine::run() {
 
 Result<std::unique_ptr<Engine>> make_local_engine(std::unique_ptr<model::Runner> runner, EngineInfo info,
                                                   EngineOptions options) {
-  RORQUAL_TRY_ASSIGN(std::unique_ptr<EngineCore> core,
-                     EngineCore::create(std::move(runner), std::move(info), std::move(options)));
-  return std::unique_ptr<Engine>(std::make_unique<LocalEngine>(std::move(core)));
+  auto executor = std::make_unique<ThreadExecutor>();
+  ThreadExecutor& thread = *executor;
+  RORQUAL_TRY_ASSIGN(
+      std::unique_ptr<EngineCore> core,
+      EngineCore::create(std::move(runner), std::move(info), std::move(options), std::move(executor)));
+  return std::unique_ptr<Engine>(std::make_unique<LocalEngine>(std::move(core), thread));
 }
 
 }  // namespace rorqual::runtime

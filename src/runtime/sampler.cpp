@@ -36,7 +36,7 @@ bool is_below_min_tokens(const SampleInput& input) {
 bool is_row_changed(const SampleInput& input) {
   const SamplingParams& p = input.params;
   return !p.allowed_token_ids.empty() || !p.bad_token_sequences.empty() || !p.logit_bias.empty() ||
-         has_penalties(p) || is_below_min_tokens(input);
+         has_penalties(p) || is_below_min_tokens(input) || !input.allowed.empty();
 }
 
 /// True when the reply ends with all of `sequence` but its last id.
@@ -87,7 +87,7 @@ Result<int32_t> Sampler::sample(std::span<const float> logits, const SampleInput
   const float max = values_[index_of(best)];
   if (max == kMasked) {
     return Error(Code::invalid_argument, "no token is allowed at position " + std::to_string(position),
-                 "loosen allowed_token_ids, bad_words, logit_bias or min_tokens");
+                 "loosen allowed_token_ids, bad_words, logit_bias, min_tokens or the grammar");
   }
   if (is_greedy) return best;
   weigh(input.params, max);
@@ -101,6 +101,9 @@ void Sampler::apply_masks(const SampleInput& input) {
     std::fill(weights_.begin(), weights_.end(), kMasked);
     for (const int32_t id : params.allowed_token_ids) weights_[index_of(id)] = values_[index_of(id)];
     std::swap(values_, weights_);
+  }
+  for (size_t i = 0; i < values_.size() && !input.allowed.empty(); ++i) {
+    if ((input.allowed[i / 32] >> (i % 32) & 1) == 0) values_[i] = kMasked;
   }
   const auto reply = input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens));
   for (const auto& sequence : params.bad_token_sequences) {

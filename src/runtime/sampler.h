@@ -44,6 +44,7 @@ struct SampleInput {
   int64_t num_prompt_tokens = 0;
   uint64_t seed = 0;
   int32_t eos_token_id = -1;
+  std::span<const uint32_t> allowed{};  // of a TokenConstraint: bit i % 32 of word i / 32; empty = all
 };
 
 /// Holds the work space. One thread.
@@ -53,7 +54,8 @@ class Sampler {
 
   /// The next token. The row is processed in vLLM's order; F32 values unless noted, ties everywhere to the
   /// lower id:
-  ///   1. ids outside allowed_token_ids get -inf (empty list: none do);
+  ///   1. ids outside allowed_token_ids get -inf (empty list: none do), and so do those that a constraint
+  ///   forbids;
   ///   2. the last id of a bad sequence gets -inf when the reply ends with the ids before it;
   ///   3. while the reply is shorter than min_tokens, EOS and the stop ids get -inf;
   ///   4. logit_bias is added, in the order of the list;

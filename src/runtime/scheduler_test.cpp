@@ -12,10 +12,19 @@
 namespace rorqual::runtime {
 namespace {
 
+struct BenchOptions {
+  int64_t prefix_bytes = 0, swap_bytes = 0;
+  int32_t drafts = 0;
+};
+
 /// A scheduler over a fake runner; a step marks its slices computed and appends a token to what samples.
 struct Bench {
-  explicit Bench(SchedulerLimits limits, FakeRunnerOptions options = {})
-      : runner(options), scheduler(limits, runner) {}
+  explicit Bench(SchedulerLimits limits, FakeRunnerOptions options = {}, BenchOptions more = {})
+      : runner(options),
+        prefix(runner, {.model_identity = "fake", .max_bytes = more.prefix_bytes}),
+        swap(more.swap_bytes),
+        drafts(more.drafts, false),
+        scheduler(limits, {runner, prefix, swap, drafts}) {}
 
   RequestState* add(RequestId id, int64_t prompt_length, int32_t priority = 0,
                     const std::string& client = {}) {
@@ -38,13 +47,16 @@ struct Bench {
     for (const ScheduledSlice& slice : plan.slices) {
       tokens[slice.request->id] = slice.num_tokens;
       EXPECT_EQ(slice.begin, slice.request->num_computed);
-      Scheduler::mark_computed(slice);
+      slice.request->num_computed += slice.num_tokens;
       if (slice.does_sample) slice.request->tokens.push_back(1);
     }
     return tokens;
   }
 
   FakeRunner runner;
+  PrefixUse prefix;
+  SwapSpace swap;
+  DraftLength drafts;
   Scheduler scheduler;
   StepPlan plan;
 };
