@@ -4,8 +4,11 @@
 // proved whole is not there.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +25,9 @@ struct DiskTierOptions {
   int64_t max_bytes = int64_t{16} << 30;  // of all files; the least recently used segments go first
   int64_t segment_bytes = int64_t{64} << 20;
   int64_t max_queued_bytes = int64_t{256} << 20;  // of pages waiting to be written; more are dropped
+  int64_t retry_ms = 5000;  // after an error of the file system nothing is written for so long
+  /// pwrite(2), or what a test puts in its place.
+  std::function<ssize_t(int fd, const void* bytes, size_t count, int64_t offset)> write_at = nullptr;
 };
 
 /// One page as it is stored. `window` may be empty.
@@ -41,7 +47,8 @@ struct DiskTierStats {
   std::string last_error;   // for the log; empty = none
 };
 
-/// Any thread. One background thread writes.
+/// Any thread. One background thread writes. What was written survives the end of the process at any moment;
+/// a loss of power may cost what was written since the last finished segment or `flush` (fdatasync at both).
 class DiskTier {
  public:
   /// Opens or makes the directory and lists what is whole in it. Another process that uses the directory, a
