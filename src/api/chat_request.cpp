@@ -121,7 +121,6 @@ void read_template_fields(BodyReader& reader, const Json& body, const ApiPolicy&
   request.include_reasoning = reader.boolean_or(body, "include_reasoning", true);
   request.parallel_tool_calls = reader.boolean_or(body, "parallel_tool_calls", true);
   request.request_id = reader.string(body, "request_id");
-  request.cache_salt = reader.string(body, "cache_salt");
   request.conversation.add_generation_prompt = reader.boolean_or(body, "add_generation_prompt", true);
   const Json* kwargs = reader.find(body, "chat_template_kwargs");
   if (kwargs == nullptr || !reader.expect_object(*kwargs, "a map")) return;

@@ -65,6 +65,10 @@ struct SamplingFields {
   std::vector<int32_t> logprob_token_ids;
   bool skip_special_tokens = true;
   int32_t priority = 0;
+  std::string cache_salt;                     // vLLM: requests of different salts share no cached prefix
+  bool skip_reading_prefix_cache = false;     // vLLM's name
+  std::optional<int64_t> replay_trim;         // our own: 0 = exact
+  std::optional<int32_t> speculative_tokens;  // our own: most drafts of a step, 0 = none
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
 };
@@ -86,7 +90,6 @@ struct ChatRequest {
   bool include_reasoning = true;
   bool parallel_tool_calls = true;
   std::optional<std::string> request_id;
-  std::optional<std::string> cache_salt;
 };
 
 struct CompletionRequest {

@@ -14,6 +14,8 @@ namespace rorqual::api {
 namespace {
 
 constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxSaltBytes = 1024;
+constexpr int64_t kMaxSpeculativeTokens = 7;
 constexpr float kMinThinkingTopP = 0.95f;
 constexpr int64_t kDefaultTokensChat = 8192;
 constexpr int64_t kDefaultTokensThinking = 65536;
@@ -158,6 +160,19 @@ void read_thinking(BodyReader& reader, const Json& body, RequestDraft& draft) {
 
 namespace {
 
+/// What a request says of the prefix cache and of speculation.
+void read_reuse(BodyReader& reader, const Json& body, SamplingFields& sampling) {
+  sampling.cache_salt = reader.string(body, "cache_salt").value_or("");
+  if (sampling.cache_salt.size() > kMaxSaltBytes) {
+    reader.fail("field `cache_salt`: longer than " + std::to_string(kMaxSaltBytes) + " bytes");
+  }
+  sampling.skip_reading_prefix_cache = reader.boolean_or(body, "skip_reading_prefix_cache", false);
+  sampling.replay_trim = reader.integer(body, "replay_trim", 0, INT32_MAX);
+  if (const auto drafts = reader.integer(body, "speculative_tokens", 0, kMaxSpeculativeTokens)) {
+    sampling.speculative_tokens = static_cast<int32_t>(*drafts);
+  }
+}
+
 void read_logit_bias(BodyReader& reader, const Json& body, SamplingFields& sampling) {
   const Json* bias = reader.find(body, "logit_bias");
   if (bias == nullptr || !reader.expect_object(*bias, "a map of token ids to numbers")) return;
@@ -197,6 +212,7 @@ void read_extensions(BodyReader& reader, const Json& body, const ApiPolicy& poli
   if (prompt_logprobs) sampling.prompt_logprobs = static_cast<int32_t>(*prompt_logprobs);
   sampling.prompt_logprobs_begin = reader.integer(body, "prompt_logprobs_begin", 1, INT32_MAX).value_or(1);
   read_logit_bias(reader, body, sampling);
+  read_reuse(reader, body, sampling);
 }
 
 std::optional<ApiError> check_model(const std::string& model, const ApiPolicy& policy) {

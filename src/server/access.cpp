@@ -102,6 +102,11 @@ std::optional<HttpError> AccessRules::check_key(const HttpRequest& request) cons
                    .hint = "send the header 'Authorization: Bearer KEY'"};
 }
 
+std::string AccessRules::client_key(const HttpRequest& request) const {
+  constexpr size_t kDigits = 16;
+  return key_hashes_.empty() ? std::string() : hash(sent_key(request)).substr(0, kDigits);
+}
+
 std::string AccessRules::cors_origin(const HttpRequest& request) const {
   const std::string_view origin = request.header("origin");
   return !origin.empty() && is_listed_origin(origin) ? std::string(origin) : std::string();

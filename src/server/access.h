@@ -30,6 +30,9 @@ class AccessRules {
   std::optional<HttpError> check_origin(const HttpRequest& request) const;
   std::optional<HttpError> check_key(const HttpRequest& request) const;
 
+  /// Name of the caller: the beginning of its key's hash; empty without keys.
+  std::string client_key(const HttpRequest& request) const;
+
   bool has_keys() const { return !key_hashes_.empty(); }
 
   /// Value of Access-Control-Allow-Origin for this request; empty = send no CORS headers.

@@ -11,6 +11,9 @@ namespace rorqual::server {
 
 namespace {
 
+/// Tokens that the engine reports so close together come from one step: drafts that were accepted.
+constexpr std::chrono::microseconds kSameStep{100};
+
 double seconds_between(SteadyTime from, SteadyTime to) {
   return std::chrono::duration<double>(to - from).count();
 }
@@ -35,18 +38,6 @@ std::string milliseconds(double seconds) {
 }
 
 }  // namespace
-
-void write_usage(JsonWriter& json, const Usage& usage) {
-  json.begin_object();
-  json.field("prompt_tokens", usage.prompt_tokens).field("completion_tokens", usage.completion_tokens);
-  json.field("total_tokens", usage.prompt_tokens + usage.completion_tokens);
-  json.key("prompt_tokens_details").begin_object().field("cached_tokens", usage.cached_tokens).end_object();
-  json.key("completion_tokens_details").begin_object();
-  json.field("reasoning_tokens", usage.reasoning_tokens).end_object();
-  json.field("prompt_cache_hit_tokens", usage.cached_tokens);
-  json.field("prompt_cache_miss_tokens", usage.prompt_tokens - usage.cached_tokens);
-  json.end_object();
-}
 
 std::string token_label(const text::Tokenizer& tokenizer, int32_t token, bool as_id) {
   if (as_id) return "token_id:" + std::to_string(token);
@@ -141,7 +132,7 @@ void Answer::measure_token(ChoiceState& choice, const GenerationEvent& event) {
   if (!choice.first_token) {
     choice.first_token = event.time;
     service_.metrics().observe_first_token(seconds_between(arrival_, event.time));
-  } else {
+  } else if (event.time - *choice.last_token > kSameStep) {
     service_.metrics().observe_next_token(seconds_between(*choice.last_token, event.time));
   }
   choice.last_token = event.time;
@@ -164,10 +155,12 @@ void Answer::finish_choice(size_t index, GenerationEvent& event) {
                                      .cached_tokens = info.cached_tokens,
                                      .completion_tokens = completion_tokens(index),
                                      .max_tokens = max_tokens(),
+                                     .preemptions = info.preemptions,
                                      .e2e_s = seconds_between(arrival_, event.time),
                                      .queue_s = info.queue_s,
                                      .prefill_s = info.prefill_s,
                                      .decode_s = info.decode_s});
+  report_reuse(index);
   on_choice_end(index);
   const double first_s = choice.first_token ? seconds_between(arrival_, *choice.first_token) : 0;
   int64_t generated = 0;
@@ -177,8 +170,29 @@ void Answer::finish_choice(size_t index, GenerationEvent& event) {
                           " queue_ms=" + milliseconds(info.queue_s) + " ttft_ms=" + milliseconds(first_s));
 }
 
+/// Gathers what the engine tells of the prefix, and logs why more of it was not reused.
+void Answer::report_reuse(size_t index) {
+  const runtime::FinishInfo& info = choices_[index].info;
+  const bool is_first = is_first_of_prompt(index);
+  reuse_.add(info, is_first);
+  if (index == 0) {
+    reuse_.miss = info.prefix;
+    const text::Tokenizer& tokenizer = backend().tokenizer;
+    const auto text = [&](const std::optional<int32_t>& token) {
+      return token ? token_label(tokenizer, *token, false) : std::string();
+    };
+    reuse_.token_text = text(info.prefix.token);
+    // The kept prompt may be another client's.
+    if (service_.options.api_keys.size() <= 1) reuse_.kept_token_text = text(info.prefix.kept_token);
+  }
+  if (is_first) service_.log_miss(exchange_->request().id, info);
+}
+
 void Answer::complete() {
   is_over_ = true;
+  int64_t longest = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) longest = std::max(longest, completion_tokens(i));
+  service_.metrics().observe_longest_choice(longest);
   if (!head_.stream.stream) {
     HttpResponse response;
     response.body = whole_body();
@@ -222,7 +236,7 @@ void start_answer(Service& service, std::vector<runtime::Request> requests, std:
   auto generation = std::make_shared<Generation>(service.backend().engine, executor);
   if (const Status status = generation->submit(std::move(requests)); !status.ok()) {
     const bool is_draining = service.is_draining;
-    if (status.error().code() == Code::unavailable && !is_draining) service.metrics().count_rejection();
+    if (status.error().code() == Code::unavailable && !is_draining) service.count_rejection(num_choices);
     exchange->respond(error_response(http_error(status.error(), is_draining)));
     return;
   }
@@ -233,6 +247,19 @@ void start_answer(Service& service, std::vector<runtime::Request> requests, std:
   });
   answer->begin();
   generation->release(std::move(answer));
+}
+
+runtime::Request engine_request(const api::SamplingFields& fields, uint32_t index,
+                                const RequestOrigin& origin) {
+  runtime::Request request;
+  request.sampling = sampling_params(fields, index, origin.tokenizer);
+  request.priority = fields.priority;
+  request.client_key = origin.client_key;
+  request.reads_prefix_cache = !fields.skip_reading_prefix_cache;
+  request.cache_salt = fields.cache_salt;
+  request.drafts = fields.speculative_tokens;
+  request.replay_trim = fields.replay_trim;
+  return request;
 }
 
 runtime::SamplingParams sampling_params(const api::SamplingFields& fields, uint32_t index,

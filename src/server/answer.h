@@ -14,14 +14,9 @@
 #include "server/generation.h"
 #include "server/json_writer.h"
 #include "server/service.h"
+#include "server/usage.h"
 
 namespace rorqual::server {
-
-struct Usage {
-  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
-};
-
-void write_usage(JsonWriter& json, const Usage& usage);
 
 /// Text of one token as it is shown in log-probabilities; `as_id` gives "token_id:N".
 std::string token_label(const text::Tokenizer& tokenizer, int32_t token, bool as_id);
@@ -71,6 +66,8 @@ class Answer : public GenerationConsumer {
   virtual void on_choice_end(size_t choice) = 0;
   /// Stream: sends what has gathered, finish reasons included.
   virtual void send_pieces() = 0;
+  /// Is it the first choice of its prompt?
+  virtual bool is_first_of_prompt(size_t choice) const = 0;
   /// All choices have ended: the whole body, or the usage piece of a stream.
   virtual std::string whole_body() = 0;
   virtual std::string usage_piece() = 0;
@@ -79,6 +76,9 @@ class Answer : public GenerationConsumer {
   /// Joins the pieces of this delivery, which are sent together.
   void send_piece(std::string_view json);
   int64_t completion_tokens(size_t choice) const;
+
+  /// For the usage of a complete answer; null where our own object is not wanted.
+  const ReuseReport* reuse() const { return service_.options.usage_extension ? &reuse_ : nullptr; }
 
   const Backend& backend() const { return service_.backend(); }
 
@@ -89,6 +89,7 @@ class Answer : public GenerationConsumer {
   Usage usage_;  // prompt figures from the start, the others as choices end
 
  private:
+  void report_reuse(size_t index);
   void measure_token(ChoiceState& choice, const GenerationEvent& event);
   void finish_choice(size_t index, GenerationEvent& event);
   void complete();
@@ -96,6 +97,7 @@ class Answer : public GenerationConsumer {
   void fail(Generation* generation, const Error& error);
 
   SteadyTime arrival_;
+  ReuseReport reuse_;
   std::string gathered_;  // events of a stream, not handed to the exchange yet
   size_t num_finished_ = 0;
   bool is_over_ = false;
@@ -104,6 +106,16 @@ class Answer : public GenerationConsumer {
 /// Submits the requests and sets the answer going; on an error answers with it.
 void start_answer(Service& service, std::vector<runtime::Request> requests, std::unique_ptr<Answer> answer,
                   const std::shared_ptr<Exchange>& exchange);
+
+/// Whose request it is, and whose tokens.
+struct RequestOrigin {
+  std::string client_key;
+  const text::Tokenizer& tokenizer;
+};
+
+/// Request of choice `index`, without prompt, max_tokens and log-probabilities.
+runtime::Request engine_request(const api::SamplingFields& fields, uint32_t index,
+                                const RequestOrigin& origin);
 
 /// Sampling of choice `index`, without max_tokens and log-probabilities.
 runtime::SamplingParams sampling_params(const api::SamplingFields& fields, uint32_t index,

@@ -70,7 +70,7 @@ void ChatAnswer::write_tail(JsonWriter& json, bool is_last_piece) const {
   const api::StreamFields& stream = head_.stream;
   if (stream.continuous_usage_stats || (is_last_piece && !stream.include_usage)) {
     json.key("usage");
-    write_usage(json, usage_so_far());
+    write_usage(json, usage_so_far(), is_last_piece ? reuse() : nullptr);
   } else if (stream.include_usage) {
     json.null_field("usage");
   }
@@ -302,7 +302,7 @@ std::string ChatAnswer::whole_body() {
     json.end_object();
   }
   json.end_array().key("usage");
-  write_usage(json, usage_so_far());
+  write_usage(json, usage_so_far(), reuse());
   json.field("system_fingerprint", backend().fingerprint);
   if (!prompt_logprobs_.empty()) json.key("prompt_logprobs").raw(prompt_logprobs_);
   if (plan_.request.sampling.return_token_ids) write_ids(json, "prompt_token_ids", plan_.prompt);
@@ -315,7 +315,7 @@ std::string ChatAnswer::usage_piece() {
   write_head(json, "chat.completion.chunk");
   json.key("choices").begin_array().end_array();
   json.field("system_fingerprint", backend().fingerprint).key("usage");
-  write_usage(json, usage_so_far());
+  write_usage(json, usage_so_far(), reuse());
   json.end_object();
   return json.take();
 }

@@ -47,6 +47,8 @@ class ChatAnswer final : public Answer {
 
   int64_t max_tokens() const override { return plan_.max_tokens; }
 
+  bool is_first_of_prompt(size_t choice) const override { return choice == 0; }
+
   void take_events(Choice& choice, std::vector<text::ParserEvent> events);
   void add_logprobs(Choice& choice, const GenerationEvent& event);
   std::string finish_reason(size_t index) const;

@@ -64,20 +64,20 @@ ApiResult<ChatAnswer::Plan> plan_chat(const Backend& backend, const HttpRequest&
   return plan;
 }
 
-std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, const Backend& backend) {
+std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, const Backend& backend,
+                                              const std::string& client_key) {
   std::vector<runtime::Request> requests;
+  const RequestOrigin origin{client_key, backend.tokenizer};
   const api::SamplingFields& fields = plan.request.sampling;
   for (int32_t i = 0; i < fields.n; ++i) {
-    runtime::Request request;
+    runtime::Request request = engine_request(fields, static_cast<uint32_t>(i), origin);
     request.prompt = plan.prompt;
-    request.sampling = sampling_params(fields, static_cast<uint32_t>(i), backend.tokenizer);
     request.sampling.max_tokens = plan.max_tokens;
     if (fields.logprobs)
       request.sampling.logprobs = engine_logprobs(fields.top_logprobs.value_or(0), backend);
     if (fields.prompt_logprobs && i == 0) {
       request.sampling.prompt_logprobs = engine_logprobs(*fields.prompt_logprobs, backend);
     }
-    request.priority = fields.priority;
     requests.push_back(std::move(request));
   }
   return requests;
@@ -86,7 +86,9 @@ std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, cons
 }  // namespace
 
 void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
+  if (service.refuse_if_full(*exchange)) return;
   service.prepare_pool.post([&service, exchange = std::move(exchange)] {
+    const Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();
       auto plan = plan_chat(backend, exchange->request());
@@ -94,7 +96,7 @@ void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
         respond_error(*exchange, plan.error());
         return;
       }
-      auto requests = engine_requests(*plan, backend);
+      auto requests = engine_requests(*plan, backend, service.client_key(exchange->request()));
       auto answer = std::make_unique<ChatAnswer>(service, exchange, *std::move(plan));
       start_answer(service, std::move(requests), std::move(answer), exchange);
     });

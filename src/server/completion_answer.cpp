@@ -182,7 +182,7 @@ void CompletionAnswer::send_choice(size_t index, bool is_end) {
   json.end_array().field("system_fingerprint", backend().fingerprint);
   if (stream.continuous_usage_stats || (is_last && !stream.include_usage)) {
     json.key("usage");
-    write_usage(json, usage_so_far());
+    write_usage(json, usage_so_far(), is_last ? reuse() : nullptr);
   } else if (stream.include_usage) {
     json.null_field("usage");
   }
@@ -214,7 +214,7 @@ std::string CompletionAnswer::whole_body() {
   json.key("choices").begin_array();
   for (size_t i = 0; i < parts_.size(); ++i) write_choice(json, i, true);
   json.end_array().key("usage");
-  write_usage(json, usage_so_far());
+  write_usage(json, usage_so_far(), reuse());
   json.field("system_fingerprint", backend().fingerprint).end_object();
   return json.take();
 }
@@ -224,7 +224,7 @@ std::string CompletionAnswer::usage_piece() {
   write_head(json);
   json.key("choices").begin_array().end_array();
   json.field("system_fingerprint", backend().fingerprint).key("usage");
-  write_usage(json, usage_so_far());
+  write_usage(json, usage_so_far(), reuse());
   json.end_object();
   return json.take();
 }

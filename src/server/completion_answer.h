@@ -54,6 +54,10 @@ class CompletionAnswer final : public Answer {
 
   int64_t max_tokens() const override { return plan_.max_tokens; }
 
+  bool is_first_of_prompt(size_t choice) const override {
+    return choice % static_cast<size_t>(plan_.request.sampling.n) == 0;
+  }
+
   size_t prompt_index(size_t choice) const { return choice / static_cast<size_t>(plan_.request.sampling.n); }
 
   std::string prompt_text(size_t choice) const;

@@ -84,17 +84,17 @@ ApiResult<CompletionAnswer::Plan> plan_completion(const Backend& backend, const 
   return plan;
 }
 
-std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan, const Backend& backend) {
+std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan, const Backend& backend,
+                                              const std::string& client_key) {
   std::vector<runtime::Request> requests;
+  const RequestOrigin origin{client_key, backend.tokenizer};
   const api::SamplingFields& fields = plan.request.sampling;
   const int32_t top = engine_logprobs(fields.top_logprobs.value_or(0), backend);
   for (const auto& prompt : plan.prompts) {
     for (int32_t k = 0; k < fields.n; ++k) {
-      runtime::Request request;
+      runtime::Request request = engine_request(fields, static_cast<uint32_t>(k), origin);
       request.prompt = prompt;
-      request.sampling = sampling_params(fields, static_cast<uint32_t>(k), backend.tokenizer);
       request.sampling.max_tokens = plan.max_tokens;
-      request.priority = fields.priority;
       if (fields.logprobs) request.sampling.logprobs = top;
       if (fields.prompt_logprobs)
         request.sampling.prompt_logprobs = engine_logprobs(*fields.prompt_logprobs, backend);
@@ -112,7 +112,9 @@ std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan
 }  // namespace
 
 void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
+  if (service.refuse_if_full(*exchange)) return;
   service.prepare_pool.post([&service, exchange = std::move(exchange)] {
+    const Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();
       auto plan = plan_completion(backend, exchange->request());
@@ -120,7 +122,7 @@ void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
         respond_error(*exchange, plan.error());
         return;
       }
-      auto requests = engine_requests(*plan, backend);
+      auto requests = engine_requests(*plan, backend, service.client_key(exchange->request()));
       auto answer = std::make_unique<CompletionAnswer>(service, exchange, *std::move(plan));
       start_answer(service, std::move(requests), std::move(answer), exchange);
     });

@@ -13,15 +13,21 @@ namespace rorqual::server {
 struct MetricsLabels {
   std::string model_name, version, commit, numerics, kernels;
   int64_t max_model_len = 0;
+  int64_t max_drafts = 0;
+  int64_t block_tokens = 64;
 };
 
 /// How a choice ended, as vLLM names it.
 enum class Outcome : uint8_t { stop, length, abort, error };
 
+/// The limit that a refused request met.
+enum class Rejection : uint8_t { queued_reqs, queued_tokens };
+
 struct FinishedChoice {
   Outcome outcome = Outcome::stop;
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
   int64_t max_tokens = 0;
+  int64_t preemptions = 0;
   double e2e_s = 0, queue_s = 0, prefill_s = 0, decode_s = 0;
 };
 
@@ -34,8 +40,9 @@ class Metrics {
   void observe_first_token(double seconds_since_arrival);
   void observe_next_token(double seconds_since_last);
   void observe_request(int64_t num_choices);  // accepted
+  void observe_longest_choice(int64_t completion_tokens);
   void observe_finish(const FinishedChoice& choice);
-  void count_rejection();  // queue full
+  void count_rejection(Rejection reason);
   void count_http(int status);
 
   /// Text exposition format 0.0.4.

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <sstream>
+#include <string>
+
 namespace rorqual::server {
 namespace {
 
@@ -38,6 +42,8 @@ TEST_F(MetricsTest, ShowsTheEnginesCountersUnderBothPrefixes) {
   stats.requests_running = 3;
   stats.prompt_tokens = 12'345'678;
   stats.cached_tokens = 78;
+  stats.prefix.hit_tokens = 80;
+  stats.prefix.disk_hit_tokens = 30;
   stats.cache_blocks_total = 8;
   stats.cache_blocks_used = 2;
   const std::string text = metrics_.text(stats);
@@ -46,7 +52,7 @@ TEST_F(MetricsTest, ShowsTheEnginesCountersUnderBothPrefixes) {
     EXPECT_THAT(text, HasSubstr(prefix + "num_requests_running" + kLabels + " 3\n"));
     EXPECT_THAT(text, HasSubstr("# TYPE " + prefix + "prompt_tokens_total counter\n"));
     EXPECT_THAT(text, HasSubstr(prefix + "prompt_tokens_total" + kLabels + " 12345678\n"));
-    EXPECT_THAT(text, HasSubstr(prefix + "prefix_cache_hits_total" + kLabels + " 78\n"));
+    EXPECT_THAT(text, HasSubstr(prefix + "prefix_cache_hits_total" + kLabels + " 80\n"));
     EXPECT_THAT(text, HasSubstr(prefix + "kv_cache_usage_perc" + kLabels + " 0.25\n"));
   }
   EXPECT_THAT(text, HasSubstr("rorqual:engine_alive" + std::string(kLabels) + " 1\n"));
@@ -82,14 +88,89 @@ TEST_F(MetricsTest, ObservesARequestOnceInEachHistogram) {
   has("request_success_total", ",finished_reason=\"length\"", "1");
 }
 
+TEST_F(MetricsTest, SplitsThePromptTokensBySourceSoThatTheSumsHold) {
+  runtime::EngineStats stats;
+  stats.prompt_tokens = 1000;
+  stats.cached_tokens = 640;
+  stats.prefix.disk_hit_tokens = 64;
+  const std::string text = metrics_.text(stats);
+  const auto has = [&](const std::string& name, const std::string& source, const std::string& value) {
+    EXPECT_THAT(text, HasSubstr("vllm:" + name + R"({engine="0",model_name="m",source=")" + source + "\"} " +
+                                value + "\n"));
+  };
+  has("prompt_tokens_by_source_total", "local_compute", "360");
+  has("prompt_tokens_by_source_total", "local_cache_hit", "640");
+  has("prompt_tokens_by_source_total", "external_kv_transfer", "0");
+  has("prompt_tokens_cached_by_source_total", "device", "576");
+  has("prompt_tokens_cached_by_source_total", "disk", "64");
+}
+
+TEST_F(MetricsTest, ShowsStepsAsAHistogramOfCumulativeBuckets) {
+  runtime::EngineStats stats;
+  stats.iteration_tokens[0] = 4;   // of one token
+  stats.iteration_tokens[1] = 2;   // of two to eight
+  stats.iteration_tokens[13] = 1;  // beyond the last bound
+  stats.iteration_tokens_sum = 20'016;
+  const std::string text = metrics_.text(stats);
+  const auto has = [&](const std::string& suffix, const std::string& labels, const std::string& value) {
+    EXPECT_THAT(text, HasSubstr("vllm:iteration_tokens_total" + suffix + R"({engine="0",model_name="m")" +
+                                labels + "} " + value + "\n"));
+  };
+  has("_bucket", ",le=\"1\"", "4");
+  has("_bucket", ",le=\"8\"", "6");
+  has("_bucket", ",le=\"16384\"", "6");
+  has("_bucket", ",le=\"+Inf\"", "7");
+  has("_count", "", "7");
+  has("_sum", "", "20016");
+}
+
+TEST_F(MetricsTest, HasEveryLabelValueFromTheStart) {
+  const std::string text = metrics_.text({});
+  for (const char* sample :
+       {R"(vllm:admission_rejections_total{model_name="m",reason="max_num_queued_reqs"} 0)",
+        R"(vllm:admission_rejections_total{model_name="m",reason="max_num_queued_tokens"} 0)",
+        R"(vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 0)",
+        R"(vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="deferred"} 0)",
+        R"(vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1)",
+        R"(vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 0)",
+        R"(vllm:request_success_total{engine="0",model_name="m",finished_reason="repetition"} 0)",
+        R"(rorqual:prefix_cache_misses_total{engine="0",model_name="m",reason="tokens_differ"} 0)",
+        R"(rorqual:prefix_cache_misses_total{engine="0",model_name="m",reason="disk_error"} 0)",
+        R"(rorqual:prefix_disk_lost_pages_total{engine="0",model_name="m",cause="damaged"} 0)"}) {
+    EXPECT_THAT(text, HasSubstr(std::string(sample) + "\n"));
+  }
+}
+
+TEST_F(MetricsTest, CountsRefusalsByTheLimitThatWasMet) {
+  metrics_.count_rejection(Rejection::queued_tokens);
+  const std::string text = metrics_.text({});
+  EXPECT_THAT(text, HasSubstr(R"(model_name="m",reason="max_num_queued_tokens"} 1)"));
+  EXPECT_THAT(text, HasSubstr(R"(model_name="m",reason="max_num_queued_reqs"} 0)"));
+}
+
+TEST_F(MetricsTest, NamesEachFamilyOnceAndBeforeItsSamples) {
+  const std::string text = metrics_.text({});
+  std::set<std::string> seen;
+  std::istringstream lines(text);
+  std::string line, current;
+  while (std::getline(lines, line)) {
+    if (line.starts_with("# TYPE ")) {
+      current = line.substr(7, line.find(' ', 7) - 7);
+      EXPECT_TRUE(seen.insert(current).second) << current;
+    } else if (!line.starts_with('#')) {
+      EXPECT_TRUE(line.starts_with(current)) << line << " under " << current;
+    }
+  }
+  EXPECT_GT(seen.size(), 80u);
+}
+
 TEST_F(MetricsTest, TellsTheProcess) {
   const std::string text = metrics_.text({});
   EXPECT_THAT(text, ::testing::ContainsRegex("process_resident_memory_bytes [1-9]"));
   EXPECT_THAT(text, ::testing::ContainsRegex("process_open_fds [1-9]"));
   EXPECT_THAT(text, ::testing::ContainsRegex("process_start_time_seconds 1[0-9]{9}"));
-  EXPECT_THAT(text,
-              HasSubstr("build_info{commit=\"abc\",kernels=\"avx2\",model_name=\"m\",numerics=\"reference\","
-                        "version=\"1.2\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("build_info{engine=\"0\",model_name=\"m\",commit=\"abc\",kernels=\"avx2\","
+                              "numerics=\"reference\",version=\"1.2\"} 1\n"));
 }
 
 }  // namespace

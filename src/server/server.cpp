@@ -209,6 +209,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
     spdlog::warn("http  {} is open to the network and no API key is set: anyone who reaches it can use it",
                  impl->service.options.host);
   }
+  impl->service.client_key = [rules = AccessRules(access)](const HttpRequest& request) {
+    return rules.client_key(request);
+  };
   impl->router = std::make_unique<Router>(AccessRules(access), [i = impl.get()] {
     if (i->service.is_draining) return Readiness::draining;
     return i->service.is_attached() ? Readiness::ready : Readiness::loading;

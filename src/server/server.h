@@ -29,6 +29,10 @@ struct ServerOptions {
   int32_t max_logprobs = 20;  // largest logprobs, top_logprobs, prompt_logprobs; -1 = no limit (vocabulary)
   int32_t max_choices = 16;   // largest n
 
+  /// The engine's limits, for refusals that cost nothing and for the metrics; 0 = none.
+  int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;
+  bool usage_extension = true;  // our own object in usage: reuse, drafts, preemptions
+
   bool access_log = true;  // one line per finished request at info; never any text of it
   std::vector<std::string> access_log_skip = {"/health", "/metrics", "/ready"};
   bool status_log = true;  // one line every ten seconds while requests run

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/error_body.h"
+#include "server/usage.h"
+
 namespace rorqual::server {
 
 namespace {
@@ -61,8 +64,59 @@ void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) 
                                                      .commit = options.commit,
                                                      .numerics = info.numerics,
                                                      .kernels = info.kernels,
-                                                     .max_model_len = info.max_model_len});
+                                                     .max_model_len = info.max_model_len,
+                                                     .max_drafts = info.max_drafts,
+                                                     .block_tokens = info.block_tokens});
   backend_.store(owned_backend_.get());
+}
+
+bool Service::refuse_if_full(Exchange& exchange) {
+  const int64_t limit = options.max_num_queued_reqs;
+  if (limit > 0) {
+    const runtime::EngineStats stats = backend().engine.stats();
+    const int64_t unfinished = stats.requests_running + stats.requests_waiting + num_preparing_;
+    if (unfinished >= limit && !is_draining) {
+      metrics().count_rejection(Rejection::queued_reqs);
+      const std::string message = "the queue is full: " + std::to_string(unfinished) +
+                                  " unfinished requests, limit " + std::to_string(limit);
+      exchange.respond(error_response(
+          http_error(Error(Code::unavailable, message,
+                           "try again later, or start the server with a larger --max-queued-requests"),
+                     /*is_draining=*/false)));
+      return true;
+    }
+  }
+  ++num_preparing_;
+  return false;
+}
+
+void Service::count_rejection(int64_t num_choices) {
+  const runtime::EngineStats stats = backend().engine.stats();
+  const int64_t unfinished = stats.requests_running + stats.requests_waiting;
+  const int64_t limit = options.max_num_queued_reqs;
+  const bool by_tokens =
+      options.max_num_queued_tokens > 0 && (limit == 0 || unfinished + num_choices <= limit);
+  metrics().count_rejection(by_tokens ? Rejection::queued_tokens : Rejection::queued_reqs);
+}
+
+void Service::log_miss(const std::string& request_id, const runtime::FinishInfo& info) {
+  const bool is_loud = is_notable(info.prefix, info.cached_tokens);
+  if (!is_loud && !spdlog::should_log(spdlog::level::debug)) return;
+  const std::string line = miss_line(info.prefix, info.cached_tokens, backend().tokenizer);
+  if (line.empty()) return;
+  if (!is_loud) {
+    spdlog::debug("{} id={}", line, request_id);
+    return;
+  }
+  const int64_t now_s = unix_time_s();
+  int64_t last_s = last_miss_log_s_;
+  if (now_s == last_s || !last_miss_log_s_.compare_exchange_strong(last_s, now_s)) {
+    ++num_unlogged_misses_;
+    return;
+  }
+  const int64_t unlogged = num_unlogged_misses_.exchange(0);
+  spdlog::info("{} id={}{}", line, request_id,
+               unlogged > 0 ? " (and " + std::to_string(unlogged) + " more, not shown)" : "");
 }
 
 void Service::add(const std::shared_ptr<Generation>& generation) {

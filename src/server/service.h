@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,6 +51,30 @@ class Service {
 
   Metrics& metrics() const { return *metrics_; }  // after attach
 
+  /// Answers 429 if the queue is full, before any work on the request; else the request counts as being
+  /// prepared until a Preparing of it ends. IO thread.
+  bool refuse_if_full(Exchange& exchange);
+
+  /// The end of a request's preparation, at the end of the scope.
+  class Preparing {
+   public:
+    explicit Preparing(Service& service) : service_(service) {}
+
+    ~Preparing() { --service_.num_preparing_; }
+
+    Preparing(const Preparing&) = delete;
+    Preparing& operator=(const Preparing&) = delete;
+
+   private:
+    Service& service_;
+  };
+
+  /// Of `num_choices` requests that the engine has refused because of its queue.
+  void count_rejection(int64_t num_choices);
+
+  /// Logs why a prefix was not reused: at info when much was lost, not more often than once a second.
+  void log_miss(const std::string& request_id, const runtime::FinishInfo& info);
+
   /// Remembers a running generation for shutdown.
   void add(const std::shared_ptr<Generation>& generation);
   std::vector<std::shared_ptr<Generation>> live_generations();
@@ -58,6 +83,10 @@ class Service {
   const int64_t started_at_s;  // Unix time
   std::atomic<bool> is_draining{false};
   std::atomic<double> load_progress{0};
+  /// Name of the client by its API key, for fairness; empty without keys. Set before the first request.
+  std::function<std::string(const HttpRequest&)> client_key = [](const HttpRequest&) {
+    return std::string();
+  };
   WorkerPool prepare_pool;  // parse, render, tokenise; answers that come in one piece
   BatchThread delivery;     // pieces of streams: never behind a long text
 
@@ -68,6 +97,8 @@ class Service {
   std::mutex mutex_;
   std::vector<std::weak_ptr<Generation>> generations_;
   size_t prune_at_ = 64;
+  std::atomic<int64_t> num_preparing_{0};
+  std::atomic<int64_t> last_miss_log_s_{0}, num_unlogged_misses_{0};
 };
 
 int64_t unix_time_s();
