@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench serve.
+// bench serve, bench agent.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/values.h"
+#include "tools/bench_agent.h"
 #include "tools/bench_serve.h"
 
 namespace rorqual::cli {
@@ -314,7 +315,106 @@ Status bench_serve(const Values& values) {
   return tools::run_bench_serve(options);
 }
 
+Status bench_agent(const Values& values) {
+  tools::BenchAgentOptions options;
+  options.urls = values.list("url");
+  options.api_key = values.text("api-key");
+  options.model = values.text("served-model-name");
+  options.conversation = values.text("conversation");
+  options.repeats = static_cast<int>(values.integer("repeats"));
+  options.turns = values.integer("turns");
+  options.output_tokens = values.integer("output-tokens");
+  options.block_tokens = values.integer("block-tokens");
+  options.session = static_cast<uint64_t>(values.integer("session"));
+  options.retained_file = values.text("retained");
+  options.min_hit_ratio = values.real("min-hit-ratio");
+  options.max_ttft_ratio = values.real("max-ttft-ratio");
+  options.timeout_s = values.real("timeout");
+  options.as_json = values.flag("json");
+  if (options.urls.size() > 2) {
+    return Error(Code::invalid_argument,
+                 fmt::format("--url: got {}, expected one or two", options.urls.size()),
+                 "two servers are compared with each other");
+  }
+  return tools::run_bench_agent(options);
+}
+
+OptionSpec integer_option(std::string_view name, std::string_view help, std::string_view value,
+                          double least) {
+  return {.name = name,
+          .kind = OptionKind::integer,
+          .group = "conversation",
+          .help = help,
+          .value_name = "N",
+          .default_value = value,
+          .min = least,
+          .max = 1 << 20};
+}
+
+OptionSpec ratio_option(std::string_view name, std::string_view help) {
+  return {.name = name,
+          .kind = OptionKind::real,
+          .group = "gates",
+          .help = help,
+          .value_name = "X",
+          .default_value = "0",
+          .min = 0,
+          .max = 1000,
+          .is_common = true};
+}
+
+Options agent_options() {
+  return {
+      {.name = "conversation",
+       .kind = OptionKind::path,
+       .group = "arguments",
+       .help = "recorded conversation, such as bench/conversations/tools20.json",
+       .value_name = "FILE",
+       .is_positional = true,
+       .is_required = true},
+      {.name = "url",
+       .group = "server",
+       .help = "a running server (http://host:port); given twice, both are asked in turn",
+       .value_name = "URL",
+       .is_common = true,
+       .is_list = true},
+      text_option("api-key", "server", "key for --url; better given as RORQUAL_API_KEY", "KEY"),
+      text_option("served-model-name", "server", "model to ask for; default: the first that is listed",
+                  "NAME"),
+      seconds_option("timeout", "server", "a request that is silent for so long has failed, 0 = never",
+                     "600"),
+      integer_option("repeats", "the whole conversation so many times, each as a new one", "5", 1),
+      integer_option("turns", "only the first turns; 0 = all", "0", 0),
+      integer_option("output-tokens", "tokens that the server generates in each turn", "8", 1),
+      integer_option("block-tokens", "page of the server's prefix cache", "64", 1),
+      integer_option("session", "names the conversations: the same number sends the same texts", "1", 0),
+      {.name = "retained",
+       .kind = OptionKind::path,
+       .group = "conversation",
+       .help = "what the server may hold from earlier runs: read if the file is there, written at the end",
+       .value_name = "FILE"},
+      ratio_option("min-hit-ratio",
+                   "exit 1 if a turn from the second on finds less of what it has in common with earlier "
+                   "ones (0.98); 0 = off"),
+      ratio_option("max-ttft-ratio",
+                   "exit 1 if the last turn's first token takes longer than so many times that of turn 2; "
+                   "0 = off")};
+}
+
 }  // namespace
+
+CommandSpec bench_agent_command() {
+  return {
+      .name = "bench agent",
+      .summary = "a recorded tool conversation turn by turn: prefix reuse and time to first token",
+      .description =
+          "Asks --url for each turn of a recorded conversation, with the recorded answers as history, and "
+          "prints prompt tokens, the longest prefix in common with what was asked before, cached tokens, "
+          "time to first token (median of the repeats) and what ended the reuse.",
+      .example = "rorqual bench agent bench/conversations/tools20.json --url http://127.0.0.1:8000",
+      .options = agent_options(),
+      .run = bench_agent};
+}
 
 CommandSpec bench_serve_command() {
   auto options = target_options();

@@ -5,17 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "base/file.h"
 #include "text/tokenizer.h"
 #include "tools/build_info.h"
 #include "tools/kl_engine.h"
+#include "tools/load_facts.h"
 #include "tools/load_server.h"
 #include "tools/text_input.h"
 
@@ -23,9 +22,6 @@ namespace rorqual::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr double kDrain_s = 20;
-constexpr std::chrono::milliseconds kDrainPoll{50};
 
 std::string load_average_text() {
   double loads[3];
@@ -108,48 +104,6 @@ Result<LoadCall> Prompts::call(uint64_t index) const {
   call.path = prompt.is_chat ? "/v1/chat/completions" : "/v1/completions";
   RORQUAL_TRY_ASSIGN(call.body, load_body(body_, prompt, prefix));
   return call;
-}
-
-/// The name to ask for, and what the server tells of itself.
-struct ServerFacts {
-  std::string model;
-  Json version = nullptr;  // of /version, if it has one
-};
-
-Result<ServerFacts> ask_server(const HttpClient& client, const std::string& wanted) {
-  ServerFacts facts;
-  facts.model = wanted;
-  if (wanted.empty()) {
-    RORQUAL_TRY_ASSIGN(const std::string body, client.get("/v1/models"));
-    const Json json = Json::parse(body, nullptr, false);
-    const bool has_name = json.is_object() && json.contains("data") && json["data"].is_array() &&
-                          !json["data"].empty() && json["data"].front().is_object() &&
-                          json["data"].front().contains("id") && json["data"].front()["id"].is_string();
-    if (!has_name) {
-      return Error(Code::corrupt_data, fmt::format("{}/v1/models: the answer lists no model", client.url()),
-                   "--url must point to an OpenAI-compatible server");
-    }
-    facts.model = json["data"].front()["id"].get<std::string>();
-  }
-  if (const auto version = client.get("/version"); version.ok()) {
-    const Json json = Json::parse(*version, nullptr, false);
-    if (!json.is_discarded()) facts.version = json;
-  }
-  return facts;
-}
-
-/// Waits until nothing runs or waits; the sample that shows it.
-std::optional<MetricsSample> wait_until_drained(const HttpClient& client) {
-  const double give_up_s = unix_now_s() + kDrain_s;
-  while (unix_now_s() < give_up_s) {
-    auto body = client.get("/metrics");
-    if (!body.ok()) return std::nullopt;
-    const MetricsSample sample = read_metrics(MetricsText(*std::move(body)));
-    if (sample.at(Series::running).value_or(0) == 0 && sample.at(Series::waiting).value_or(0) == 0)
-      return sample;
-    std::this_thread::sleep_for(kDrainPoll);
-  }
-  return std::nullopt;
 }
 
 /// A command's run: all tiers and repetitions in turn.
@@ -302,7 +256,7 @@ Status run_bench_serve(const BenchServeOptions& given) {
                          {"time", time},
                          {"client_version", build_info().version},
                          {"model", facts.model},
-                         {"server", facts.version},
+                         {"server", Json::parse(facts.version, nullptr, false)},
                          {"load_average_before", load_before},
                          {"options", options_json(options)},
                          {"runs", std::move(runs)},
