@@ -60,6 +60,71 @@ TEST(SequenceState, ReservesWholeBlocksAndGivesThemBack) {
   EXPECT_EQ(pools->pages_free(PageKind::window), 8);
 }
 
+TEST(SequenceState, HoldsTheWindowsBeforeReachedTargetsUntilItsNextStep) {
+  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::reference, false);
+  const int64_t promised = layout.promised_windows(1, 512);
+  PoolSizes sizes;
+  sizes.pages = {16, promised + 3};
+  sizes.page_bytes = {layout.block_bytes, layout.window_page_bytes()};
+  sizes.promised_windows = promised;
+  auto pools = PagePools::create(sizes);
+  ASSERT_TRUE(pools.ok());
+  auto state = SequenceState::create(layout, **pools);
+  ASSERT_TRUE(state.ok());
+  SequenceState& sequence = **state;
+  const auto held = [&] {
+    std::vector<int64_t> pages;
+    for (int64_t page = 0; page < 20; ++page) {
+      if (sequence.page_at(PageKind::window, page) != kNoPage) pages.push_back(page);
+    }
+    return pages;
+  };
+  const auto step = [&](int64_t count, const std::vector<int64_t>& targets) {
+    ASSERT_TRUE(sequence.reserve(sequence.length() + count));
+    ASSERT_TRUE(sequence.begin_step(count));
+    sequence.claim_targets(count, targets);
+    sequence.end_step(count, targets);
+  };
+  step(500, {256, 640});
+  EXPECT_EQ(held(), (std::vector<int64_t>{2, 3, 5, 6, 7})) << "128 before 256; 136 before 500";
+  EXPECT_EQ((*pools)->pages_free(PageKind::window), promised + 3 - 5);
+  step(200, {640});
+  EXPECT_EQ(held(), (std::vector<int64_t>{8, 9, 10})) << "the same pages serve 640 and 700";
+  step(300, {768, 832, 896});
+  EXPECT_EQ(held(), (std::vector<int64_t>{10, 11, 12, 13, 14, 15})) << "640 to 896; 136 before 1000";
+  sequence.drop_extra_windows();
+  EXPECT_EQ(held(), (std::vector<int64_t>{13, 14, 15}));
+  step(1, {});
+  EXPECT_EQ(held(), (std::vector<int64_t>{13, 14, 15}));
+  state->reset();
+  EXPECT_EQ((*pools)->pages_free(PageKind::window), promised + 3);
+}
+
+TEST(SequenceState, APromiseTakesBackWhatTargetsOfOthersHold) {
+  const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::reference, false);
+  const int64_t promised = layout.promised_windows(2, 64);
+  const auto pools = pools_of(layout, 64, promised);
+  auto first = SequenceState::create(layout, *pools), second = SequenceState::create(layout, *pools);
+  ASSERT_TRUE(first.ok() && second.ok());
+  std::vector<PageId> taken;
+  while (const auto page = pools->allocate(PageKind::window)) taken.push_back(*page);
+  EXPECT_TRUE(taken.empty()) << "all is promised";
+  for (int step = 0; step < 12; ++step) {
+    for (SequenceState* sequence : {first->get(), second->get()}) {
+      const std::vector<int64_t> targets = {sequence->length() + 1, sequence->length() + 64};
+      ASSERT_TRUE(sequence->reserve(sequence->length() + 64));
+      if (!sequence->begin_step(64)) {
+        (*first)->drop_extra_windows();
+        (*second)->drop_extra_windows();
+        ASSERT_TRUE(sequence->begin_step(64));
+      }
+      sequence->claim_targets(64, targets);
+      sequence->end_step(64, targets);
+    }
+  }
+  EXPECT_FALSE(pools->allocate(PageKind::window));
+}
+
 TEST(SequenceState, PagesOfDifferentSourcesDoNotOverlap) {
   const CacheLayout layout = make_cache_layout(release_config(), kernels::Numerics::exact, false);
   const auto pools = pools_of(layout, 2, 0);

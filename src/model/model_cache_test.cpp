@@ -196,6 +196,14 @@ TEST_P(ModelCache, TwoSequencesOnOnePrefixGiveTheColdBitsAndWriteNoSharedPage) {
   const auto a = model->open_sequence(start), b = model->open_sequence(start);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(model->sequence_length(*a), kShared);
+  if (model->max_drafts() > 0) {
+    const SequenceId alone = *model->open_sequence();
+    run(*model, alone, first, kShared);
+    const int32_t token = first[kShared];
+    EXPECT_TRUE(draft(*model, {{*a, token}}, 7) == draft(*model, {{alone, token}}, 7))
+        << "drafts at the prefix's end";
+    model->close_sequence(alone);
+  }
   for (const int64_t count : {1, 7, 64, 9}) {
     const int64_t at = model->sequence_length(*a);
     expect_rows(run(*model, *a, first, count), cold_first, at, "the same continuation");
@@ -236,6 +244,7 @@ TEST_P(ModelCache, RunningSequencesGetTheirWindowsWhateverOthersHold) {
         << "seed " << kSeed;
   }
   for (const SequenceId sequence : open) model->close_sequence(sequence);
+  EXPECT_FALSE(model->pages().allocate(PageKind::window)) << "what is left is promised again, to the page";
   for (const PageId page : taken) model->pages().release(PageKind::window, page);
   expect_all_free(*model);
 }
