@@ -215,13 +215,13 @@ bool PageTree::make_room(PageKind kind, int64_t count) {
   return kind == PageKind::block ? make_block_room(count) : make_window_room(count);
 }
 
-// A page that a running sequence holds too would free nothing, so it stays, and so do all before it: the
-// sequence holds those as well. When the parent of what left is older than the next leaf, it is looked at
-// first.
+// A page that a running sequence holds too would free nothing, so it stays at first, and so do all before it:
+// most often the sequence holds those as well. When the parent of what left is older than the next leaf, it
+// is looked at first.
 bool PageTree::make_block_room(int64_t count) {
   auto next = leaves_.begin();
   while (pages_.pages_free(PageKind::block) < count) {
-    if (next == leaves_.end()) return false;
+    if (next == leaves_.end()) return make_room_behind_shared(count);
     const NodeIndex index = next->second;
     ++next;
     if (pages_.holders(PageKind::block, node(index).block) != 1) continue;
@@ -231,6 +231,28 @@ bool PageTree::make_block_room(int64_t count) {
     if (exposed != leaves_.end() && (next == leaves_.end() || *exposed < *next)) next = exposed;
   }
   return true;
+}
+
+// A sequence that computed its prefix itself holds copies of pages that were kept already, and the kept ones
+// lie behind later pages of the sequence that the tree took: those leave too.
+bool PageTree::make_room_behind_shared(int64_t count) {
+  const std::vector<std::pair<uint64_t, NodeIndex>> leaves(leaves_.begin(), leaves_.end());
+  for (const auto& [used, leaf] : leaves) {
+    int64_t num_before = 0;  // pages from the leaf on, up to the last one that is held here alone
+    int64_t depth = 0;
+    for (NodeIndex at = leaf; !node(at).is_root && node(at).pins == 0; at = node(at).parent) {
+      if (at != leaf && node(at).children != 1) break;
+      ++depth;
+      if (pages_.holders(PageKind::block, node(at).block) == 1) num_before = depth;
+    }
+    for (NodeIndex at = leaf; num_before > 0 && pages_.pages_free(PageKind::block) < count; --num_before) {
+      const NodeIndex parent = node(at).parent;
+      evict(at);
+      at = parent;
+    }
+    if (pages_.pages_free(PageKind::block) >= count) return true;
+  }
+  return false;
 }
 
 bool PageTree::make_window_room(int64_t count) {

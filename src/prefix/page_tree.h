@@ -130,6 +130,7 @@ class PageTree {
   void evict(NodeIndex index);
   void evict_window(NodeIndex index);
   bool make_block_room(int64_t count);
+  bool make_room_behind_shared(int64_t count);
   bool make_window_room(int64_t count);
   void add_ghost(const PageKey& key);
 

@@ -200,9 +200,10 @@ void PrefixUse::keep_step(RequestState& request, int64_t begin) {
     const int64_t end = target / page_tokens_;
     for (int64_t i = std::max<int64_t>(end - window_pages_, 0); i < end; ++i) windows.insert(i);
   };
-  if (request.trim_rows == 0) {
+  if (request.trim_rows == 0 && begin < request.replay_end) {
+    want(request.replay_end);  // the only target of a replay
+  } else if (request.trim_rows == 0) {
     for (const int64_t target : request.targets_above(begin)) want(target);
-    want(request.replay_end);
   }
   if (num_pages == request.prefix.num_offered && windows.empty()) return;
   name_pages(request, num_pages);

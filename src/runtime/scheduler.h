@@ -101,6 +101,8 @@ class Scheduler {
 
   RequestState* find(RequestId id);
 
+  const RequestState* find(RequestId id) const { return const_cast<Scheduler*>(this)->find(id); }
+
   bool has_requests() const { return !running_.empty() || !waiting_.empty(); }
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
