@@ -141,6 +141,7 @@ class SegmentTier final : public DiskTier {
   bool start_segment();
   bool write_record(std::span<const std::byte> record);
   bool write_bytes(std::span<const std::byte> bytes, int64_t offset);
+  void write_index();
   void close_segment();
   void sync();
   void fail(const std::string& what, const std::string& path, int error);
@@ -204,6 +205,17 @@ void SegmentTier::load_segment(uint64_t id) {
   index_.add_segment(id, file->size_bytes(), !is_ours);
   if (!is_ours) return;
   const ReadAt read = [&](int64_t offset, std::span<std::byte> out) { return file->read(offset, out); };
+  const Result<std::vector<IndexEntry>> index = read_index(read, file->size_bytes(), id);
+  if (index.ok()) {
+    for (const IndexEntry& entry : *index) {
+      index_.add_page(entry.key, entry.parent,
+                      {.segment = id,
+                       .offset = entry.offset,
+                       .bytes = entry.record_bytes,
+                       .has_window = entry.has_window});
+    }
+    return;
+  }
   const int64_t end =
       list_records(read, file->size_bytes(), id, [&](int64_t offset, const RecordHeader& record) {
         index_.add_page(record.key, record.parent,
@@ -420,18 +432,18 @@ bool SegmentTier::append(const DiskPage& page) {
 // Removes a file. Pages of it that were used since they were written are queued again, up to a quarter of a
 // segment, so that what is in use does not leave with what lies beside it.
 bool SegmentTier::evict_segment(uint64_t id) {
-  std::vector<SegmentIndex::UsedPage> used;
+  std::vector<SegmentIndex::KeptPage> kept;
   {
     const std::lock_guard guard(mutex_);
-    used = index_.used_pages(id);
+    kept = index_.pages_of(id);
   }
   std::vector<DiskPage> rescued;
   int64_t bytes = 0;
-  for (const auto& [key, place] : used) {
-    if (bytes + place.bytes > segment_bytes_ / 4) continue;
-    Result<DiskPage> page = read_record(key, place);
+  for (const SegmentIndex::KeptPage& old : kept) {
+    if (!old.is_used || bytes + old.place.bytes > segment_bytes_ / 4) continue;
+    Result<DiskPage> page = read_record(old.key, old.place);
     if (!page.ok()) continue;
-    bytes += place.bytes;
+    bytes += old.place.bytes;
     rescued.push_back(*std::move(page));
   }
   std::unique_lock guard(mutex_);
@@ -518,7 +530,29 @@ bool SegmentTier::write_record(std::span<const std::byte> record) {
   return false;
 }
 
+// The index saves reading every record's header when the folder is opened; without it that is done.
+void SegmentTier::write_index() {
+  std::vector<IndexEntry> entries;
+  std::unique_lock guard(mutex_);
+  for (const SegmentIndex::KeptPage& page : index_.pages_of(segment_)) {
+    entries.push_back({.key = page.key,
+                       .parent = page.parent,
+                       .offset = page.place.offset,
+                       .record_bytes = page.place.bytes,
+                       .has_window = page.place.has_window});
+  }
+  const std::vector<std::byte> bytes = encode_index(entries, segment_end_, segment_);
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (index_.bytes() + size > options_.max_bytes) return;
+  guard.unlock();
+  if (!write_record(bytes)) return;
+  guard.lock();
+  segment_end_ += size;
+  index_.set_segment_bytes(segment_, segment_end_);
+}
+
 void SegmentTier::close_segment() {
+  write_index();
   sync();
   file_.reset();
   segment_ = 0;

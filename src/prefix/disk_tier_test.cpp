@@ -391,6 +391,33 @@ TEST_F(DiskTierTest, RestartsContinueTheLastFile) {
   EXPECT_EQ(open(options())->stats().pages, 30);
 }
 
+TEST_F(DiskTierTest, FullFilesOpenByTheirIndexAndWithoutItTheSame) {
+  DiskTierOptions small = options();
+  small.segment_bytes = 6000;
+  const auto write_all = [&] {
+    const auto tier = open(small);
+    for (uint64_t n = 0; n < 60; ++n) tier->write(page_of(n, n % 4 == 0));
+    for (uint64_t n = 0; n < 60; n += 6) tier->write(page_of(n, true));
+  };
+  write_all();
+  ASSERT_GT(segments().size(), 5u);
+  for (const bool has_index : {true, false}) {
+    auto full = segments();
+    full.pop_back();  // the last one is still open and has none
+    for (const auto& file : full) {
+      std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekg(-64, std::ios::end);  // the magic of the index's last part
+      EXPECT_EQ(stream.get(), 'R');
+      stream.seekp(-64, std::ios::end);
+      if (!has_index) stream.put('?');
+    }
+    const auto tier = open(small);
+    EXPECT_EQ(tier->stats().pages, 60);
+    EXPECT_EQ(tier->stats().bytes, bytes_on_disk());
+    for (uint64_t n = 0; n < 60; ++n) expect_page(*tier, page_of(n, n % 4 == 0 || n % 6 == 0));
+  }
+}
+
 TEST_F(DiskTierTest, StrangeFilesAreLeftAlone) {
   std::ofstream(directory_ + "/notes.txt") << "mine";
   std::ofstream(directory_ + "/" + segment_name(3)) << std::string(5000, 'x');

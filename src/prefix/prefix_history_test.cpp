@@ -25,7 +25,8 @@ std::vector<int32_t> branching_text(std::mt19937_64& random, int64_t max_tokens)
   const auto size = static_cast<int64_t>(random() % static_cast<uint64_t>(max_tokens)) + 1;
   int32_t way = 0;
   while (static_cast<int64_t>(tokens.size()) < size) {
-    if (tokens.size() % 7 == 0) way = way * 3 + static_cast<int32_t>(random() % 5 == 0 ? random() % 3 : 0);
+    if (tokens.size() % 7 == 0)
+      way = (way * 3 + static_cast<int32_t>(random() % 5 == 0 ? random() % 3 : 0)) % 1000003;
     tokens.push_back(way % 1000 * 100 + static_cast<int32_t>(tokens.size() % 100));
   }
   return tokens;

@@ -20,6 +20,9 @@ namespace {
 constexpr uint64_t kSegmentMagic = 0x310a474553505152;  // "RQPSEG\n1"
 constexpr uint64_t kRecordMagic = 0x3145474150505152;   // "RQPPAGE1"
 
+constexpr uint64_t kIndexMagic = 0x3158444e49505152;  // "RQPINDX1"
+constexpr int64_t kIndexEntryBytes = 48, kIndexTrailerBytes = 64;
+
 // Places in the headers.
 constexpr size_t kSegmentCheck = 56;
 constexpr size_t kBodyCheck = 96, kTokensCheck = 112, kHeaderCheck = 120;
@@ -38,6 +41,11 @@ T get(std::span<const std::byte> bytes, size_t offset) {
 
 uint64_t hash64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+PageKey hash128(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {.low = hash.low64, .high = hash.high64};
 }
 
 // Of a record without its three checksums: the header before them, and all after the header.
@@ -187,6 +195,68 @@ Result<DiskPage> decode_record(std::span<const std::byte> bytes, uint64_t segmen
   page.block.assign(block.begin(), block.end());
   page.window.assign(window.begin(), window.end());
   return page;
+}
+
+std::vector<std::byte> encode_index(std::span<const IndexEntry> entries, int64_t offset, uint64_t segment) {
+  const auto count = static_cast<int64_t>(entries.size());
+  const auto index_bytes = static_cast<size_t>(padded(kIndexEntryBytes * count));
+  std::vector<std::byte> bytes(index_bytes + static_cast<size_t>(kIndexTrailerBytes));
+  size_t at = 0;
+  for (const IndexEntry& entry : entries) {
+    put(bytes, at, entry.key.low);
+    put(bytes, at + 8, entry.key.high);
+    put(bytes, at + 16, entry.parent.low);
+    put(bytes, at + 24, entry.parent.high);
+    put(bytes, at + 32, entry.offset);
+    put(bytes, at + 40, 2 * entry.record_bytes + (entry.has_window ? 1 : 0));
+    at += static_cast<size_t>(kIndexEntryBytes);
+  }
+  const auto trailer = std::span(bytes).subspan(index_bytes);
+  const PageKey check = hash128(std::span(bytes).first(index_bytes));
+  put(trailer, 0, kIndexMagic);
+  put(trailer, 8, segment);
+  put(trailer, 16, count);
+  put(trailer, 24, offset);
+  put(trailer, 32, check.low);
+  put(trailer, 40, check.high);
+  put(trailer, kSegmentCheck, hash64(trailer.first(kSegmentCheck)));
+  return bytes;
+}
+
+Result<std::vector<IndexEntry>> read_index(const ReadAt& read, int64_t file_bytes, uint64_t segment) {
+  const int64_t trailer_at = file_bytes - kIndexTrailerBytes;
+  if (trailer_at < kSegmentHeaderBytes) return Error(Code::not_found, "no index");
+  std::array<std::byte, kIndexTrailerBytes> trailer{};
+  RORQUAL_TRY(read(trailer_at, trailer));
+  if (get<uint64_t>(trailer, 0) != kIndexMagic || get<uint64_t>(trailer, 8) != segment ||
+      get<uint64_t>(trailer, kSegmentCheck) != hash64(std::span(trailer).first(kSegmentCheck))) {
+    return Error(Code::not_found, "no index");
+  }
+  const auto count = get<int64_t>(trailer, 16), offset = get<int64_t>(trailer, 24);
+  const bool has_form = offset >= kSegmentHeaderBytes && offset <= trailer_at && count >= 0 &&
+                        count <= (trailer_at - offset) / kIndexEntryBytes &&
+                        padded(kIndexEntryBytes * count) == trailer_at - offset;
+  if (!has_form) return Error(Code::corrupt_data, "index: sizes contradict each other");
+  std::vector<std::byte> bytes(static_cast<size_t>(trailer_at - offset));
+  RORQUAL_TRY(read(offset, bytes));
+  const PageKey check{.low = get<uint64_t>(trailer, 32), .high = get<uint64_t>(trailer, 40)};
+  if (hash128(bytes) != check) return Error(Code::corrupt_data, "index: wrong checksum");
+  std::vector<IndexEntry> entries(static_cast<size_t>(count));
+  size_t at = 0;
+  for (IndexEntry& entry : entries) {
+    const auto size = get<int64_t>(bytes, at + 40);
+    entry = {.key = {.low = get<uint64_t>(bytes, at), .high = get<uint64_t>(bytes, at + 8)},
+             .parent = {.low = get<uint64_t>(bytes, at + 16), .high = get<uint64_t>(bytes, at + 24)},
+             .offset = get<int64_t>(bytes, at + 32),
+             .record_bytes = size / 2,
+             .has_window = size % 2 != 0};
+    at += static_cast<size_t>(kIndexEntryBytes);
+    const bool is_inside = entry.offset >= kSegmentHeaderBytes && entry.offset <= offset &&
+                           entry.record_bytes >= kRecordHeaderBytes &&
+                           entry.record_bytes <= std::min(kMaxRecordBytes, offset - entry.offset);
+    if (!is_inside) return Error(Code::corrupt_data, "index: a record outside the file");
+  }
+  return entries;
 }
 
 int64_t list_records(const ReadAt& read, int64_t file_bytes, uint64_t segment,

@@ -9,6 +9,11 @@
 //                            u128 XXH3 of the bytes before and of all from the tokens on,
 //                            u64 XXH3 of the tokens, u64 XXH3 of the bytes before;
 //                            then tokens i32[], block, window, zeros to the end
+// index of a full segment:   for each record key[16], parent[16], u64 offset, u64 2 * bytes + has window;
+// zeros
+//                            to a multiple of 64; then 64 bytes: magic "RQPINDX1", u64 segment id, u64
+//                            records, u64 offset of the index, u128 XXH3 of the index, u64 0, u64 XXH3 of
+//                            those before
 #pragma once
 
 #include <array>
@@ -74,6 +79,21 @@ Result<DiskPage> decode_tokens(std::span<const std::byte> bytes, uint64_t segmen
 
 /// Reads bytes of a file at a place.
 using ReadAt = std::function<Status(int64_t offset, std::span<std::byte> out)>;
+
+/// One record in a segment's index.
+struct IndexEntry {
+  PageKey key, parent;
+  int64_t offset = 0, record_bytes = 0;
+  bool has_window = false;
+  bool operator==(const IndexEntry&) const = default;
+};
+
+/// What is appended to a full segment, whose records end at `offset`, so that it opens with two reads.
+std::vector<std::byte> encode_index(std::span<const IndexEntry> entries, int64_t offset, uint64_t segment);
+
+/// The index at the end of a segment file of that size. Errors: not_found when there is none, corrupt_data;
+/// list_records then tells what is there.
+Result<std::vector<IndexEntry>> read_index(const ReadAt& read, int64_t file_bytes, uint64_t segment);
 
 /// Calls `found` for each record of a segment file of that size; content is not read. Returns where the last
 /// whole record ends: what follows is torn or damaged. The segment header was checked before.

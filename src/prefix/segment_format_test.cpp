@@ -134,5 +134,74 @@ TEST(SegmentFormat, ListsRecordsUpToTheFirstTornOne) {
   EXPECT_EQ(count_in(damaged, end), 2u);
 }
 
+// A file of records and an index, as a full segment is.
+struct IndexedFile {
+  std::vector<std::byte> bytes;
+  std::vector<IndexEntry> entries;
+
+  Status read(int64_t offset, std::span<std::byte> out) const {
+    if (offset < 0 || offset + static_cast<int64_t>(out.size()) > static_cast<int64_t>(bytes.size())) {
+      return Error(Code::corrupt_data, "short");
+    }
+    std::memcpy(out.data(), bytes.data() + offset, out.size());
+    return Ok{};
+  }
+
+  Result<std::vector<IndexEntry>> index() const {
+    return read_index([this](int64_t offset, std::span<std::byte> out) { return read(offset, out); },
+                      static_cast<int64_t>(bytes.size()), 5);
+  }
+};
+
+IndexedFile indexed_file(uint64_t count) {
+  IndexedFile file;
+  const auto header = encode_segment_header({.identity = {1, 2}, .id = 5});
+  file.bytes.assign(header.begin(), header.end());
+  for (uint64_t i = 0; i < count; ++i) {
+    const DiskPage page = some_page(i, 4, 30 + 50 * i, i % 2 * 100);
+    const auto record = encode_record(page, 5);
+    file.entries.push_back({.key = page.key,
+                            .parent = page.parent,
+                            .offset = static_cast<int64_t>(file.bytes.size()),
+                            .record_bytes = static_cast<int64_t>(record.size()),
+                            .has_window = i % 2 == 1});
+    file.bytes.insert(file.bytes.end(), record.begin(), record.end());
+  }
+  const auto index = encode_index(file.entries, static_cast<int64_t>(file.bytes.size()), 5);
+  file.bytes.insert(file.bytes.end(), index.begin(), index.end());
+  return file;
+}
+
+TEST(SegmentFormat, TheIndexOfAFullSegmentNamesItsRecords) {
+  for (const uint64_t count : {0u, 1u, 4u, 9u}) {
+    const IndexedFile file = indexed_file(count);
+    EXPECT_EQ(file.bytes.size() % kRecordAlignment, 0u);
+    const auto index = file.index();
+    ASSERT_TRUE(index.ok()) << index.error().message();
+    EXPECT_EQ(*index, file.entries);
+  }
+}
+
+TEST(SegmentFormat, ADamagedIndexIsRefusedAndTheRecordsAreStillListed) {
+  const IndexedFile file = indexed_file(5);
+  const auto records_end = static_cast<size_t>(file.entries.back().offset + file.entries.back().record_bytes);
+  for (size_t i = records_end; i < file.bytes.size(); ++i) {
+    IndexedFile bad = file;
+    bad.bytes[i] ^= std::byte{4};
+    ASSERT_FALSE(bad.index().ok()) << i;
+    int64_t count = 0;
+    const int64_t end = list_records(
+        [&](int64_t offset, std::span<std::byte> out) { return bad.read(offset, out); },
+        static_cast<int64_t>(bad.bytes.size()), 5, [&](int64_t, const RecordHeader&) { ++count; });
+    ASSERT_EQ(count, 5);
+    ASSERT_EQ(end, static_cast<int64_t>(records_end));
+  }
+  for (size_t size = 64; size < file.bytes.size(); size += 8) {
+    IndexedFile cut = file;
+    cut.bytes.resize(size);
+    ASSERT_FALSE(cut.index().ok()) << size;
+  }
+}
+
 }  // namespace
 }  // namespace rorqual::prefix

@@ -87,16 +87,18 @@ bool SegmentIndex::use(const PageKey& key, uint64_t time) {
   return true;
 }
 
-std::vector<SegmentIndex::UsedPage> SegmentIndex::used_pages(uint64_t segment) const {
-  std::vector<UsedPage> used;
+std::vector<SegmentIndex::KeptPage> SegmentIndex::pages_of(uint64_t segment) const {
+  std::vector<KeptPage> kept;
   std::set<PageKey> seen;  // a page may lie there twice, without and with its window
   for (const PageKey& key : segments_.at(segment).keys) {
     const auto page = pages_.find(key);
-    if (page == pages_.end() || page->second.place.segment != segment || !page->second.is_used) continue;
-    if (!seen.insert(key).second) continue;
-    used.push_back({.key = key, .place = page->second.place});
+    if (page == pages_.end() || page->second.place.segment != segment || !seen.insert(key).second) continue;
+    kept.push_back({.key = key,
+                    .parent = page->second.parent,
+                    .place = page->second.place,
+                    .is_used = page->second.is_used});
   }
-  return used;
+  return kept;
 }
 
 std::vector<PageKey> SegmentIndex::children(const PageKey& parent, int64_t max_count) const {

@@ -57,13 +57,14 @@ class SegmentIndex {
   /// Marks a page, and its segment, as used at that time. False: not there.
   bool use(const PageKey& key, uint64_t time);
 
-  struct UsedPage {
-    PageKey key;
+  struct KeptPage {
+    PageKey key, parent;
     RecordPlace place;
+    bool is_used = false;  // since it was written
   };
 
-  /// Pages of a segment that were used since they were written.
-  std::vector<UsedPage> used_pages(uint64_t segment) const;
+  /// Pages that lie in a segment, in the order in which they were written.
+  std::vector<KeptPage> pages_of(uint64_t segment) const;
 
   /// The pages after `parent`, newest first, at most `max_count`.
   std::vector<PageKey> children(const PageKey& parent, int64_t max_count) const;
