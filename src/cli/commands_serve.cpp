@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/resolve.h"
+#include "cli/reuse_options.h"
 #include "cli/values.h"
 #include "tools/chat.h"
 #include "tools/serve.h"
@@ -79,11 +80,34 @@ Options server_options() {
            .default_value = "30",
            .min = 0,
            .max = 86400},
+          {.name = "usage-extension",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "our own object in `usage`: reuse of the prompt, drafts, preemptions",
+           .default_value = "on"},
           {.name = "access-log",
            .kind = OptionKind::flag,
            .group = "server",
            .help = "one log line per finished request, never any text of it",
            .default_value = "on"}};
+}
+
+Options engine_choice() {
+  return {
+      {.name = "engine",
+       .group = "engine",
+       .help = "local = MODEL in this process; script:FILE = answers from a file; http://host:port = another "
+               "server, MODEL being its tokenizer and config",
+       .value_name = "ENGINE",
+       .default_value = "local"},
+      {.name = "upstream-api-key",
+       .group = "engine",
+       .help = "key for --engine URL; better given as RORQUAL_UPSTREAM_API_KEY",
+       .value_name = "KEY"},
+      {.name = "upstream-model",
+       .group = "engine",
+       .help = "model to ask --engine URL for; default: the first that it lists",
+       .value_name = "NAME"}};
 }
 
 Options log_options() {
@@ -144,6 +168,12 @@ Status serve(const Values& values) {
   options.engine.long_prefill_token_threshold = values.number("long-prefill-token-threshold").value_or(-1);
   options.engine.max_num_queued_reqs = values.integer("max-queued-requests");
   options.engine.max_logprobs = values.integer("max-logprobs");
+  options.engine.max_num_queued_tokens = values.number("max-num-queued-tokens").value_or(0);
+  options.engine.max_queue_wait_s = values.real("max-queue-wait");
+  RORQUAL_TRY_ASSIGN(options.reuse, reuse_values(values, options.engine));
+  options.engine_name = values.text("engine");
+  options.upstream_api_key = values.text("upstream-api-key");
+  options.upstream_model = values.text("upstream-model");
   if (const auto seed = values.number("seed")) options.engine.seed = static_cast<uint64_t>(*seed);
   options.server.host = values.text("host");
   options.server.port = static_cast<uint16_t>(values.integer("port"));
@@ -151,6 +181,10 @@ Status serve(const Values& values) {
   RORQUAL_TRY_ASSIGN(options.server.api_keys, api_keys(values));
   options.server.allowed_origins = values.list("allowed-origins");
   options.server.allowed_hosts = values.list("allowed-hosts");
+  options.server.max_num_queued_reqs = options.engine.max_num_queued_reqs;
+  options.server.max_num_queued_tokens = options.engine.max_num_queued_tokens;
+  options.server.usage_extension = values.flag("usage-extension");
+  options.server.uses_priority = values.text("scheduling-policy") == "priority";
   options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));
   options.server.access_log = values.flag("access-log");
   options.server.shutdown_timeout =
@@ -240,6 +274,7 @@ Status chat(const Values& values) {
   tools::ChatOptions options;
   RORQUAL_TRY_ASSIGN(options.open, open_options(values));
   options.open.max_num_seqs = 1;
+  RORQUAL_TRY_ASSIGN(options.reuse, reuse_values(values, options.engine));
   options.url = values.text("url");
   options.api_key = values.text("api-key");
   options.model = values.text("served-model-name");
@@ -270,6 +305,8 @@ CommandSpec serve_command() {
   auto options = model_options();
   append(options, server_options());
   append(options, limit_options());
+  append(options, reuse_options());
+  append(options, engine_choice());
   append(options, log_options());
   return {.name = "serve",
           .summary = "OpenAI-compatible server with a chat page and metrics",
@@ -284,6 +321,7 @@ CommandSpec serve_command() {
 CommandSpec chat_command() {
   auto options = model_options();
   append(options, chat_options());
+  append(options, reuse_options());
   options.push_back(max_model_len_option());
   return {.name = "chat",
           .summary = "talk to a model in the terminal",

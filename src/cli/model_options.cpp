@@ -71,6 +71,40 @@ Options limit_options() {
        .default_value = "256",
        .min = 0,
        .max = 1'000'000},
+      {.name = "max-num-queued-tokens",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "refuse with 429 while so many prompt tokens wait to be computed, 0 = no limit",
+       .value_name = "TOKENS",
+       .default_value = "0",
+       .min = 0,
+       .max = 1e12},
+      {.name = "max-queue-wait",
+       .kind = OptionKind::real,
+       .group = "memory",
+       .help = "seconds that a request may wait for its first step before it fails with 503, 0 = no limit",
+       .value_name = "SECONDS",
+       .default_value = "0",
+       .min = 0,
+       .max = 1e6},
+      {.name = "scheduling-policy",
+       .kind = OptionKind::choice,
+       .group = "memory",
+       .help =
+           "priority = requests of lower `priority` first, then by turns of the keys; fcfs = the field is "
+           "ignored",
+       .value_name = "POLICY",
+       .default_value = "priority",
+       .choices = "priority|fcfs"},
+      {.name = "kv-cache-memory-bytes",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "cache of running requests; auto = --max-num-seqs times --max-model-len tokens; with less, "
+               "requests are preempted",
+       .value_name = "BYTES",
+       .default_value = "auto",
+       .choices = "auto",
+       .min = 1},
       {.name = "seed",
        .kind = OptionKind::integer,
        .group = "memory",
@@ -172,6 +206,7 @@ Result<tools::OpenOptions> open_options(const Values& values) {
   if (has("kernels")) open.kernels = values.text("kernels");
   if (has("max-model-len")) open.max_model_len = values.number("max-model-len").value_or(0);
   if (has("max-num-seqs")) open.max_num_seqs = values.integer("max-num-seqs");
+  if (has("kv-cache-memory-bytes")) open.kv_cache_bytes = values.number("kv-cache-memory-bytes").value_or(0);
   if (has("max-num-batched-tokens")) open.max_num_batched_tokens = values.integer("max-num-batched-tokens");
   RORQUAL_TRY_ASSIGN(open.switches, switch_values(values));
   return open;

@@ -20,7 +20,7 @@ std::vector<OptionSpec> model_options();
 std::vector<OptionSpec> switch_options();
 
 /// max-model-len, max-num-seqs, max-num-batched-tokens, long-prefill-token-threshold, max-queued-requests,
-/// seed.
+/// max-num-queued-tokens, max-queue-wait, scheduling-policy, kv-cache-memory-bytes, seed.
 std::vector<OptionSpec> limit_options();
 
 /// max-model-len alone.

@@ -62,6 +62,7 @@ struct MemorySettings {
   int64_t max_logit_rows = 256;
   int threads = 1;
   int64_t prefix_cache_bytes = 0;  // half for each kind of page
+  int64_t kv_cache_bytes = 0;      // of running requests; 0 = enough for max_model_len tokens in each
   bool with_drafts = false;
   bool engram_on_disk = false;
   bool is_embedded = false;  // the model inside the program: its file pages are resident too

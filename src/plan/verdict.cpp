@@ -12,11 +12,7 @@ namespace {
 
 constexpr int64_t kAutoStep = 1024;  // an automatic context is a multiple of this
 
-Status check_request(const model::Config& config, const PlanRequest& request) {
-  if (request.max_model_len > config.max_position_embeddings) {
-    return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
-                                                     request.max_model_len, config.max_position_embeddings));
-  }
+Status check_request(const PlanRequest& request) {
   RORQUAL_TRY(check_cpu_experts(request.cpu_experts));
   return check_engram_placement(request.engram_placement);
 }
@@ -30,6 +26,8 @@ MemorySettings settings_of(const Machine& machine, const PlanRequest& request) {
   settings.threads = std::max(request.threads > 0 ? request.threads : machine.threads, 1);
   settings.is_embedded = request.is_embedded;
   settings.with_drafts = request.with_drafts;
+  settings.kv_cache_bytes = request.kv_cache_bytes;
+  settings.prefix_cache_bytes = std::max<int64_t>(request.prefix_cache_bytes, 0);
   settings.head_fp8 = request.switches.lm_head == model::HeadFormat::fp8;
   settings.engram_on_disk = request.engram_placement == "disk";
   return settings;
@@ -63,6 +61,21 @@ class Chooser {
   const model::Config& config_;
   const Machine& machine_;
 };
+
+/// Of what is left beside `settings`, a quarter for the prefix cache, but not more than twice what the
+/// running requests have, and nothing rather than too little to be of use.
+int64_t auto_prefix_bytes(const model::Config& config, const Machine& machine, MemorySettings settings) {
+  constexpr int64_t kMost_bytes = int64_t{16} << 30, kLeast_bytes = int64_t{64} << 20;
+  const Chooser chooser(config, machine);
+  const MemoryPlan plan = plan_memory(config, settings);
+  const int64_t running = plan.bytes(PartKind::kv_cache) + plan.bytes(PartKind::windows);
+  for (int64_t bytes = std::clamp(2 * running, kLeast_bytes, kMost_bytes); bytes >= kLeast_bytes;
+       bytes /= 2) {
+    settings.prefix_cache_bytes = 4 * bytes;
+    if (chooser.fits(settings)) return bytes;
+  }
+  return 0;
+}
 
 MemorySettings choose(const model::Config& config, const Machine& machine, const PlanRequest& request) {
   const Chooser chooser(config, machine);
@@ -113,17 +126,21 @@ Status check_cpu_experts(const std::string& which) {
 }
 
 Result<Plan> make_plan(const model::Config& config, const Machine& machine, const PlanRequest& request) {
-  RORQUAL_TRY(check_request(config, request));
+  RORQUAL_TRY(check_request(request));
   Plan plan;
   plan.request = request;
   plan.machine = machine;
-  plan.memory = plan_memory(config, choose(config, machine, request));
+  MemorySettings settings = choose(config, machine, request);
+  if (request.prefix_cache_bytes < 0) {
+    settings.prefix_cache_bytes = auto_prefix_bytes(config, machine, settings);
+  }
+  plan.memory = plan_memory(config, settings);
   plan.now = place_on_cpu(plan.memory, machine);
   if (!machine.gpus.empty()) {
     // GPU placements decide about the tables themselves.
-    MemorySettings settings = plan.memory.settings;
-    settings.engram_on_disk = request.engram_placement == "disk";
-    Placement gpus = place_on_gpus(plan_memory(config, settings), machine);
+    MemorySettings tables = plan.memory.settings;
+    tables.engram_on_disk = request.engram_placement == "disk";
+    Placement gpus = place_on_gpus(plan_memory(config, tables), machine);
     if (gpus.fits()) plan.later = std::move(gpus);
   }
   if (!plan.later && !plan.now.fits()) {

@@ -30,6 +30,8 @@ struct PlanRequest {
   std::string cpu_experts = "auto";       // auto | all
   bool is_embedded = false;
   bool with_drafts = false;
+  int64_t kv_cache_bytes = 0;      // 0 = enough for all sequences at their longest
+  int64_t prefix_cache_bytes = 0;  // -1 = a quarter of what is left, within limits
   model::Switches switches;
 };
 

@@ -39,7 +39,8 @@ struct Script {
   int64_t step_tokens = 1;
   std::vector<float> logprobs;
   std::vector<std::vector<TokenLogprob>> top_logprobs;
-  int64_t cached_tokens = 0;
+  int64_t drafts = 0;   // verified in each step after the first
+  FinishInfo reported;  // cached_tokens, disk_tokens, replayed_tokens, preemptions, trim_rows, prefix
   std::string error;
 };
 
@@ -50,6 +51,35 @@ std::chrono::nanoseconds pause_from(const Json& line, const char* field) {
   if (!(ms >= 0 && ms <= kMaxPause_ms))
     throw std::out_of_range(fmt::format("{} is {}, expected 0 to 3.6e6", field, ms));
   return std::chrono::nanoseconds(static_cast<int64_t>(ms * 1e6));
+}
+
+prefix::MissReport miss_from(const Json& miss) {
+  prefix::MissReport report;
+  const auto name = miss.at("reason").get<std::string>();
+  int reason = 0;
+  while (reason < prefix::kMissReasons &&
+         prefix::miss_reason_name(static_cast<prefix::MissReason>(reason)) != name) {
+    ++reason;
+  }
+  if (reason == prefix::kMissReasons) throw std::out_of_range("miss.reason: no reason is named " + name);
+  report.reason = static_cast<prefix::MissReason>(reason);
+  report.position = miss.value("position", int64_t{0});
+  report.common_tokens = miss.value("common_tokens", int64_t{0});
+  if (miss.contains("token")) report.token = miss.at("token").get<int32_t>();
+  if (miss.contains("kept_token")) report.kept_token = miss.at("kept_token").get<int32_t>();
+  return report;
+}
+
+/// What FinishInfo is to say of reuse.
+FinishInfo report_from(const Json& line) {
+  FinishInfo info;
+  info.cached_tokens = line.value("cached_tokens", int64_t{0});
+  info.disk_tokens = line.value("disk_tokens", int64_t{0});
+  info.replayed_tokens = line.value("replayed_tokens", int64_t{0});
+  info.preemptions = line.value("preemptions", int64_t{0});
+  info.trim_rows = line.value("replay_trim", int64_t{0});
+  if (line.contains("miss")) info.prefix = miss_from(line.at("miss"));
+  return info;
 }
 
 Script script_from(const Json& line, int64_t vocab_size) {
@@ -72,7 +102,9 @@ Script script_from(const Json& line, int64_t vocab_size) {
           {pair.at(0).get<int32_t>(), pair.at(1).get<float>(), static_cast<int32_t>(row.size()) + 1});
     }
   }
-  script.cached_tokens = line.value("cached_tokens", int64_t{0});
+  script.drafts = line.value("drafts", int64_t{0});
+  if (script.drafts < 0 || script.drafts > kMaxDrafts) throw std::out_of_range("drafts must be 0 to 7");
+  script.reported = report_from(line);
   script.error = line.value("error", std::string{});
   return script;
 }
@@ -114,6 +146,7 @@ struct Performance {
   uint64_t seed = 0;
   size_t cursor = 0;  // 0 … tokens.size(); there it is at the end
   int64_t num_output = 0;
+  int64_t drafted = 0, accepted = 0;
   bool has_begun = false;
   Time due{};
   Time queued{}, first_token{}, last_token{};
@@ -185,6 +218,8 @@ class ScriptedEngine final : public Engine {
   void end_cancelled(Lock& lock);
   void play_due(Time now, Lock& lock);
   std::optional<Ending> play(Performance& p, EngineStats& added);
+  static void count_drafts(Performance& p, int64_t num_tokens, EngineStats& added);
+  static void count_lookup(const Performance& p, PrefixStats& added);
   void add_figures(const EngineStats& added);
   void begin(Performance& p);
   std::optional<Ending> play_token(Performance& p);
@@ -326,6 +361,7 @@ std::optional<ScriptedEngine::Ending> ScriptedEngine::play(Performance& p, Engin
     if (is_first) begin(p);
     if (p.request.sampling.max_tokens == 0) ending = Ending{FinishReason::length, {}, {}};
     for (int64_t i = 0; i < p.script->step_tokens && !ending; ++i) ending = play_token(p);
+    if (!is_first) count_drafts(p, p.num_output - before, added);
   } catch (const std::exception& e) {
     ending = Ending{FinishReason::error,
                     {},
@@ -337,12 +373,51 @@ std::optional<ScriptedEngine::Ending> ScriptedEngine::play(Performance& p, Engin
   added.generation_tokens += p.num_output - before;
   if (is_first) {
     added.prompt_tokens += static_cast<int64_t>(p.request.prompt.size());
-    added.cached_tokens += p.script->cached_tokens;
+    added.cached_tokens += p.script->reported.cached_tokens;
+    count_lookup(p, added.prefix);
   }
   return ending;
 }
 
+/// A step of k tokens is one whose drafts were right k - 1 times.
+void ScriptedEngine::count_drafts(Performance& p, int64_t num_tokens, EngineStats& added) {
+  if (p.script->drafts == 0) return;
+  const int64_t accepted = std::clamp<int64_t>(num_tokens - 1, 0, p.script->drafts);
+  p.drafted += p.script->drafts;
+  p.accepted += accepted;
+  ++added.speculation.drafts;
+  added.speculation.draft_tokens += p.script->drafts;
+  added.speculation.accepted_tokens += accepted;
+  for (int64_t i = 0; i < accepted; ++i) ++added.speculation.accepted_by_position[static_cast<size_t>(i)];
+}
+
+void ScriptedEngine::count_lookup(const Performance& p, PrefixStats& added) {
+  const FinishInfo& reported = p.script->reported;
+  added.misses_by_reason.resize(prefix::kMissReasons);
+  ++added.misses_by_reason[static_cast<size_t>(reported.prefix.reason)];
+  ++added.queries;
+  added.query_tokens += static_cast<int64_t>(p.request.prompt.size());
+  added.hit_tokens += reported.cached_tokens;
+  added.disk_hit_tokens += reported.disk_tokens;
+  added.replayed_tokens += reported.replayed_tokens;
+}
+
 void ScriptedEngine::add_figures(const EngineStats& added) {
+  PrefixStats& prefix = figures_.prefix;
+  prefix.queries += added.prefix.queries;
+  prefix.query_tokens += added.prefix.query_tokens;
+  prefix.hit_tokens += added.prefix.hit_tokens;
+  prefix.disk_hit_tokens += added.prefix.disk_hit_tokens;
+  prefix.replayed_tokens += added.prefix.replayed_tokens;
+  prefix.misses_by_reason.resize(prefix::kMissReasons);
+  for (size_t i = 0; i < added.prefix.misses_by_reason.size(); ++i)
+    prefix.misses_by_reason[i] += added.prefix.misses_by_reason[i];
+  SpeculationStats& speculation = figures_.speculation;
+  speculation.drafts += added.speculation.drafts;
+  speculation.draft_tokens += added.speculation.draft_tokens;
+  speculation.accepted_tokens += added.speculation.accepted_tokens;
+  for (size_t i = 0; i < speculation.accepted_by_position.size(); ++i)
+    speculation.accepted_by_position[i] += added.speculation.accepted_by_position[i];
   figures_.steps += added.steps;
   figures_.generation_tokens += added.generation_tokens;
   figures_.prompt_tokens += added.prompt_tokens;
@@ -423,12 +498,14 @@ std::optional<ScriptedEngine::Ending> ScriptedEngine::play_token(Performance& p)
 
 void ScriptedEngine::finish(std::unique_ptr<Performance> p, Ending ending, Lock& lock) {
   FinishInfo info;
+  if (p->has_begun) info = p->script->reported;
+  info.drafted_tokens = p->drafted;
+  info.accepted_tokens = p->accepted;
   info.reason = ending.reason;
   info.stop_token = ending.stop_token;
   info.error = std::move(ending.error);
   info.seed = p->seed;
   info.prompt_tokens = static_cast<int64_t>(p->request.prompt.size());
-  info.cached_tokens = p->has_begun ? p->script->cached_tokens : 0;
   info.completion_tokens = p->num_output;
   if (p->has_begun) {
     info.prefill_s = seconds(p->queued, p->first_token);

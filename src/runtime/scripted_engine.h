@@ -28,8 +28,16 @@ struct ScriptedOptions {
 ///             step_tokens     integer (1)  tokens of one step
 ///             logprobs        [x…]         of the chosen tokens, by position (absent: -1)
 ///             top_logprobs    [[[id, x]…]…]  alternatives by position, descending (absent: made up: id + 1,
-///             id + 2 …) cached_tokens   integer (0)  reported in FinishInfo error           text         the
-///             request fails with it (internal) after the tokens
+///                                          id + 2 …)
+///             error           text         the request fails with it (internal) after the tokens
+///             drafts          integer (0)  drafted and verified in each step after the first, of which one
+///             less
+///                                          than the step's tokens were accepted
+///             cached_tokens, disk_tokens, replayed_tokens, preemptions, replay_trim   integers (0), reported
+///             miss            {"reason", "position", "common_tokens", "token", "kept_token"}, reported
+/// Times     Steps follow the script's rhythm without drift; a step that is a whole pause late begins it
+/// anew.
+///           Steps that are due within half a millisecond are played together.
 /// Semantics as the local engine: max_tokens, min_tokens, ignore_eos, stop_token_ids, cancel, drain,
 /// prompt_logprobs (made up), forced_tokens (the script's token is the best one of the row). An end (EOS, a
 /// stop id) before min_tokens is skipped. Where EOS must not end the answer the script starts again from its

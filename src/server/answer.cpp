@@ -253,7 +253,7 @@ runtime::Request engine_request(const api::SamplingFields& fields, uint32_t inde
                                 const RequestOrigin& origin) {
   runtime::Request request;
   request.sampling = sampling_params(fields, index, origin.tokenizer);
-  request.priority = fields.priority;
+  request.priority = origin.uses_priority ? fields.priority : 0;
   request.client_key = origin.client_key;
   request.reads_prefix_cache = !fields.skip_reading_prefix_cache;
   request.cache_salt = fields.cache_salt;

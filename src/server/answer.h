@@ -107,12 +107,6 @@ class Answer : public GenerationConsumer {
 void start_answer(Service& service, std::vector<runtime::Request> requests, std::unique_ptr<Answer> answer,
                   const std::shared_ptr<Exchange>& exchange);
 
-/// Whose request it is, and whose tokens.
-struct RequestOrigin {
-  std::string client_key;
-  const text::Tokenizer& tokenizer;
-};
-
 /// Request of choice `index`, without prompt, max_tokens and log-probabilities.
 runtime::Request engine_request(const api::SamplingFields& fields, uint32_t index,
                                 const RequestOrigin& origin);

@@ -65,9 +65,8 @@ ApiResult<ChatAnswer::Plan> plan_chat(const Backend& backend, const HttpRequest&
 }
 
 std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, const Backend& backend,
-                                              const std::string& client_key) {
+                                              const RequestOrigin& origin) {
   std::vector<runtime::Request> requests;
-  const RequestOrigin origin{client_key, backend.tokenizer};
   const api::SamplingFields& fields = plan.request.sampling;
   for (int32_t i = 0; i < fields.n; ++i) {
     runtime::Request request = engine_request(fields, static_cast<uint32_t>(i), origin);
@@ -96,7 +95,7 @@ void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
         respond_error(*exchange, plan.error());
         return;
       }
-      auto requests = engine_requests(*plan, backend, service.client_key(exchange->request()));
+      auto requests = engine_requests(*plan, backend, service.origin(exchange->request()));
       auto answer = std::make_unique<ChatAnswer>(service, exchange, *std::move(plan));
       start_answer(service, std::move(requests), std::move(answer), exchange);
     });

@@ -85,9 +85,8 @@ ApiResult<CompletionAnswer::Plan> plan_completion(const Backend& backend, const 
 }
 
 std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan, const Backend& backend,
-                                              const std::string& client_key) {
+                                              const RequestOrigin& origin) {
   std::vector<runtime::Request> requests;
-  const RequestOrigin origin{client_key, backend.tokenizer};
   const api::SamplingFields& fields = plan.request.sampling;
   const int32_t top = engine_logprobs(fields.top_logprobs.value_or(0), backend);
   for (const auto& prompt : plan.prompts) {
@@ -122,7 +121,7 @@ void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
         respond_error(*exchange, plan.error());
         return;
       }
-      auto requests = engine_requests(*plan, backend, service.client_key(exchange->request()));
+      auto requests = engine_requests(*plan, backend, service.origin(exchange->request()));
       auto answer = std::make_unique<CompletionAnswer>(service, exchange, *std::move(plan));
       start_answer(service, std::move(requests), std::move(answer), exchange);
     });

@@ -31,6 +31,7 @@ struct ServerOptions {
 
   /// The engine's limits, for refusals that cost nothing and for the metrics; 0 = none.
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;
+  bool uses_priority = true;    // false: the field of requests is ignored
   bool usage_extension = true;  // our own object in usage: reuse, drafts, preemptions
 
   bool access_log = true;  // one line per finished request at info; never any text of it

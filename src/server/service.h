@@ -34,6 +34,13 @@ struct Backend {
   int64_t max_model_len = 0;
 };
 
+/// Whose request it is, and whose tokens.
+struct RequestOrigin {
+  std::string client_key;
+  bool uses_priority = true;
+  const text::Tokenizer& tokenizer;
+};
+
 /// Any thread.
 class Service {
  public:
@@ -50,6 +57,10 @@ class Service {
   }
 
   Metrics& metrics() const { return *metrics_; }  // after attach
+
+  RequestOrigin origin(const HttpRequest& request) const {
+    return {client_key(request), options.uses_priority, backend().tokenizer};
+  }
 
   /// Answers 429 if the queue is full, before any work on the request; else the request counts as being
   /// prepared until a Preparing of it ends. IO thread.

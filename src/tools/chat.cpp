@@ -58,9 +58,10 @@ std::string random_key() {
 Status start_local(const ChatOptions& options, LocalServer& local) {
   RORQUAL_TRY(set_up_log({.level = "warn"}));
   ProgressBar bar(ProgressBar::is_terminal());
-  auto opened = open_engine(options.open, {}, [&](int64_t done, int64_t total) {
+  const auto show_progress = [&](int64_t done, int64_t total) {
     if (ProgressBar::is_terminal()) bar.update(done, total);
-  });
+  };
+  auto opened = open_engine(options.open, options.engine, show_progress, {}, options.reuse);
   bar.finish();
   if (!opened.ok()) return std::move(opened).error();
   local.opened = *std::move(opened);

@@ -13,7 +13,9 @@
 namespace rorqual::tools {
 
 struct ChatOptions {
-  OpenOptions open;     // without url
+  OpenOptions open;  // without url
+  ReuseOptions reuse;
+  runtime::EngineOptions engine;
   std::string url;      // a running OpenAI-compatible server instead of a model
   std::string api_key;  // for url
   std::string model;    // name to ask for; empty = the server's first

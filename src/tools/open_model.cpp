@@ -10,10 +10,12 @@
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "kernels/kernels.h"
+#include "model/cache.h"
 #include "model/synthetic.h"
 #include "plan/memory_step.h"
 #include "text/token_map.h"
 #include "tools/embedded_model.h"
+#include "tools/model_identity.h"
 
 namespace rorqual::tools {
 namespace {
@@ -130,7 +132,7 @@ Status check_numerics(const OpenOptions& options) {
 }  // namespace
 
 Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& options,
-                               const runtime::EngineOptions& engine_options) {
+                               const runtime::EngineOptions& engine_options, int64_t prefix_cache_bytes) {
   RORQUAL_TRY(check_numerics(options));
   plan::PlanRequest request;
   request.model = opened.name;
@@ -147,6 +149,8 @@ Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& op
   request.cpu_experts = options.cpu_experts;
   request.is_embedded = opened.is_embedded;
   request.with_drafts = options.with_drafts;
+  request.kv_cache_bytes = options.kv_cache_bytes;
+  request.prefix_cache_bytes = prefix_cache_bytes;
   request.switches = options.switches;
   return plan::make_plan(opened.config, plan::this_machine(options.model), request);
 }
@@ -173,12 +177,14 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   const int64_t longest = config.max_position_embeddings;
   model_options.max_model_len =
       options.max_model_len > 0 ? options.max_model_len : std::min(longest, plan::kDefaultMaxModelLen);
-  if (model_options.max_model_len > longest) {
-    return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
-                                                     options.max_model_len, longest));
-  }
   model_options.max_step_rows = options.max_num_batched_tokens;
   model_options.max_sequences = options.max_num_seqs;
+  model_options.prefix_blocks = options.prefix_blocks;
+  model_options.prefix_windows = options.prefix_windows;
+  if (options.kv_cache_bytes > 0) {
+    const auto layout = model::make_cache_layout(config, model_options.numerics, model_options.with_drafts);
+    model_options.num_blocks = std::max<int64_t>(options.kv_cache_bytes / layout.block_bytes, 1);
+  }
   model_options.scratch_bytes = scratch_space_bytes(config, model_options);
   std::vector<int32_t> token_map;
   if (!config.engram_layer_ids.empty()) {
@@ -193,19 +199,91 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   return model::Model::load(*opened.source, config, std::move(token_map), model_options, progress);
 }
 
+namespace {
+
+/// The plan with drafts; without them if that was left open and only then everything fits.
+Result<plan::Plan> plan_with_drafts(const OpenedSource& opened, OpenOptions& options,
+                                    const runtime::EngineOptions& engine_options, const ReuseOptions& reuse) {
+  const bool has_stages = opened.config.num_stages() > 0;
+  options.with_drafts = has_stages && reuse.speculative_tokens != 0;
+  RORQUAL_TRY_ASSIGN(plan::Plan plan, plan_engine(opened, options, engine_options, reuse.prefix_cache_bytes));
+  if (plan.fits() || !options.with_drafts || reuse.speculative_tokens > 0) return plan;
+  options.with_drafts = false;
+  return plan_engine(opened, options, engine_options, reuse.prefix_cache_bytes);
+}
+
+/// Sizes the pools for the prefix cache as the plan has counted them.
+void add_prefix_pages(const plan::Plan& plan, OpenOptions& options) {
+  const plan::MemorySettings& settings = plan.memory.settings;
+  const auto layout = model::make_cache_layout(plan.memory.config, settings.numerics, settings.with_drafts);
+  const model::PrefixPages pages = model::prefix_pages(layout, settings.prefix_cache_bytes);
+  options.prefix_blocks = pages.blocks;
+  options.prefix_windows = pages.windows;
+}
+
+/// A disk that cannot be used costs the server nothing but its help.
+void open_disk_tier(const ReuseOptions& reuse, runtime::EngineOptions& options, OpenedEngine& result) {
+  if (reuse.prefix_cache_dir.empty()) return;
+  if (options.prefix_cache_bytes == 0) {
+    result.warnings.push_back("--prefix-cache-dir has no effect: the prefix cache in memory is off");
+    return;
+  }
+  auto disk = prefix::DiskTier::open({.directory = reuse.prefix_cache_dir,
+                                      .model_identity = options.model_identity,
+                                      .max_bytes = reuse.prefix_disk_bytes});
+  if (disk.ok()) {
+    options.prefix_disk = *std::move(disk);
+  } else {
+    result.warnings.push_back(fmt::format("prefix cache without its disk: {}{}{}", disk.error().message(),
+                                          disk.error().hint().empty() ? "" : "; ", disk.error().hint()));
+  }
+}
+
+/// What of the reuse options goes to the engine.
+runtime::EngineOptions engine_with_reuse(const runtime::EngineOptions& engine_options,
+                                         const OpenOptions& options, const ReuseOptions& reuse,
+                                         OpenedEngine& result) {
+  runtime::EngineOptions engine = engine_options;
+  engine.are_drafts_adaptive = reuse.speculative_tokens < 0;
+  engine.drafts = !options.with_drafts         ? 0
+                  : engine.are_drafts_adaptive ? kAdaptiveDrafts
+                                               : reuse.speculative_tokens;
+  engine.prefix_cache_bytes = result.prefix_cache_bytes;
+  engine.model_identity = model_identity(result.opened, options);
+  open_disk_tier(reuse, engine, result);
+  return engine;
+}
+
+}  // namespace
+
 Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,
-                                 const model::LoadProgress& progress, const PlanShown& show_plan) {
+                                 const model::LoadProgress& progress, const PlanShown& show_plan,
+                                 const ReuseOptions& reuse) {
   OpenedEngine result;
+  OpenOptions chosen = options;
   RORQUAL_TRY_ASSIGN(result.opened, open_source(options));
-  RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_engine(result.opened, options, engine_options));
+  RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_with_drafts(result.opened, chosen, engine_options, reuse));
   if (show_plan) show_plan(plan);
   RORQUAL_TRY(plan::check_plan(plan));
-  OpenOptions chosen = options;
   chosen.max_model_len = plan.memory.settings.max_model_len;
   chosen.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
+  add_prefix_pages(plan, chosen);
   RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, chosen, progress));
   result.host_bytes = model->weights().host_bytes();
-  result.cache_tokens = model->pages().pages_total(model::PageKind::block) * model->pages().page_tokens();
+  result.cache_tokens = (model->pages().pages_total(model::PageKind::block) - chosen.prefix_blocks) *
+                        model->pages().page_tokens();
+  result.prefix_cache_bytes = plan.memory.settings.prefix_cache_bytes;
+  const int64_t trained = result.opened.config.max_position_embeddings;
+  if (chosen.max_model_len > trained) {
+    result.warnings.push_back(
+        fmt::format("--max-model-len {}: the model was made for {} positions; answers "
+                    "beyond them are untested",
+                    chosen.max_model_len, trained));
+  }
+  if (reuse.speculative_tokens > 0 && !chosen.with_drafts) {
+    result.warnings.push_back("--speculative-tokens has no effect: this model has no draft stages");
+  }
+  const runtime::EngineOptions engine = engine_with_reuse(engine_options, chosen, reuse, result);
   runtime::EngineInfo info;
   info.model_name = result.opened.name;
   info.numerics = options.numerics;
@@ -214,8 +292,9 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   info.vocab_size = model->vocab_size();
   info.max_model_len = model->max_model_len();
   info.eos_token_id = static_cast<int32_t>(result.opened.config.eos_token_id);
-  RORQUAL_TRY_ASSIGN(result.engine,
-                     runtime::make_local_engine(std::move(model), std::move(info), engine_options));
+  info.block_tokens = model->pages().page_tokens();
+  info.max_drafts = std::min<int64_t>(engine.drafts, model->max_drafts());
+  RORQUAL_TRY_ASSIGN(result.engine, runtime::make_local_engine(std::move(model), std::move(info), engine));
   return result;
 }
 

@@ -34,6 +34,8 @@ struct OpenOptions {
   int64_t max_num_seqs = 8;
   int64_t max_num_batched_tokens = 512;
   bool with_drafts = false;
+  int64_t kv_cache_bytes = 0;  // of running requests, 0 = enough for all of them at their longest
+  int64_t prefix_blocks = 0, prefix_windows = 0;  // further pages, for the prefix cache
 };
 
 /// A model's files before any weight is read. `tokenizer` is null if the source has none and none was needed.
@@ -57,7 +59,7 @@ Result<const kernels::KernelTable*> find_kernels(const std::string& tier);
 /// What an engine with these options will need and get on this machine, now. Errors: invalid_argument,
 /// unsupported (placements that this version does not have); too little memory is not an error here.
 Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& options,
-                               const runtime::EngineOptions& engine_options);
+                               const runtime::EngineOptions& engine_options, int64_t prefix_cache_bytes = 0);
 
 /// Loads the weights of `opened`, which must outlive the model (Engram tables may stay on disk).
 Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, const OpenOptions& options,
@@ -69,11 +71,25 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
                                                  const model::Config& config,
                                                  const model::LoadProgress& progress = {});
 
+/// What a server or a chat adds to a model: reuse of prefixes and speculation. As made, all are off.
+struct ReuseOptions {
+  int64_t prefix_cache_bytes = 0;  // -1 = the plan chooses
+  std::string prefix_cache_dir;    // empty = memory only
+  int64_t prefix_disk_bytes = int64_t{16} << 30;
+  int32_t speculative_tokens =
+      0;  // most drafts of a step; -1 = adaptive, if the model has stages and they fit
+};
+
+/// Adaptive speculation drafts at most so many: the block that the stages were trained on.
+inline constexpr int32_t kAdaptiveDrafts = 5;
+
 /// Everything that a server or a chat needs. Members are destroyed in reverse order: the engine first.
 struct OpenedEngine {
   OpenedSource opened;
   int64_t host_bytes = 0;    // weights in memory
-  int64_t cache_tokens = 0;  // tokens that the KV cache holds
+  int64_t cache_tokens = 0;  // tokens that the KV cache of running requests holds
+  int64_t prefix_cache_bytes = 0;
+  std::vector<std::string> warnings;  // for the log, one line each
   std::unique_ptr<runtime::Engine> engine;
 };
 
@@ -83,6 +99,7 @@ using PlanShown = std::function<void(const plan::Plan&)>;
 /// Plans, then loads. The plan chooses the context length and the place of the Engram tables where the
 /// options leave them open. Errors: out_of_memory before anything is loaded, with both numbers and the cures.
 Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::EngineOptions& engine_options,
-                                 const model::LoadProgress& progress = {}, const PlanShown& show_plan = {});
+                                 const model::LoadProgress& progress = {}, const PlanShown& show_plan = {},
+                                 const ReuseOptions& reuse = {});
 
 }  // namespace rorqual::tools

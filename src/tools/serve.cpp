@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "plan/plan_text.h"
 #include "tools/build_info.h"
+#include "tools/other_engine.h"
 #include "tools/progress_bar.h"
 #include "tools/signal_wait.h"
 #include "tools/version.h"
@@ -73,6 +74,33 @@ void print_plan(const plan::Plan& plan) {
   for (const std::string& line : plan::start_lines(plan)) spdlog::info("plan   {}", line);
 }
 
+Result<OpenedEngine> open_chosen_engine(const ServeOptions& options, const model::LoadProgress& progress) {
+  if (options.engine_name == "local") {
+    return open_engine(options.open, options.engine, progress, print_plan, options.reuse);
+  }
+  return open_other_engine({.name = options.engine_name,
+                            .api_key = options.upstream_api_key,
+                            .upstream_model = options.upstream_model,
+                            .connections = options.open.max_num_seqs,
+                            .max_num_queued_reqs = options.engine.max_num_queued_reqs,
+                            .max_logprobs = options.engine.max_logprobs},
+                           options.open);
+}
+
+void print_reuse(const OpenedEngine& opened, const ReuseOptions& reuse) {
+  const auto& info = opened.engine->info();
+  std::string line = opened.prefix_cache_bytes > 0
+                         ? fmt::format("prefix cache {}", format_bytes(opened.prefix_cache_bytes))
+                         : std::string("prefix cache off");
+  if (opened.prefix_cache_bytes > 0 && !reuse.prefix_cache_dir.empty()) {
+    line += fmt::format(" and {} in {}", format_bytes(reuse.prefix_disk_bytes), reuse.prefix_cache_dir);
+  }
+  line += info.max_drafts > 0 ? fmt::format(", up to {} drafts a step{}", info.max_drafts,
+                                            reuse.speculative_tokens < 0 ? " while they pay" : "")
+                              : std::string(", no drafts");
+  spdlog::info("load   {}", line);
+}
+
 void print_model(const OpenedEngine& opened, double seconds) {
   const auto& info = opened.engine->info();
   spdlog::info(
@@ -129,12 +157,19 @@ Status run_serve(const ServeOptions& options) {
     bar.update(done, total);
     server->set_load_progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0);
   };
-  auto loaded = open_engine(options.open, options.engine, show_progress, print_plan);
+  auto loaded = open_chosen_engine(options, show_progress);
   bar.finish();
   if (!loaded.ok()) return std::move(loaded).error();
   opened = *std::move(loaded);
   release_log();
-  print_model(opened, std::chrono::duration<double>(Clock::now() - started).count());
+  for (const std::string& warning : opened.warnings) spdlog::warn("load   {}", warning);
+  if (options.engine_name == "local") {
+    print_model(opened, std::chrono::duration<double>(Clock::now() - started).count());
+    print_reuse(opened, options.reuse);
+  } else {
+    spdlog::info("load   model {} of {}, context {} tokens", opened.engine->info().model_name,
+                 opened.engine->info().kernels, format_count(opened.engine->info().max_model_len));
+  }
   server->attach(*opened.engine, *opened.opened.tokenizer);
   {
     const std::lock_guard lock(shared.mutex);

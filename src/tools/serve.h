@@ -15,6 +15,9 @@ namespace rorqual::tools {
 struct ServeOptions {
   OpenOptions open;
   runtime::EngineOptions engine;
+  ReuseOptions reuse;
+  std::string engine_name = "local";             // local, script:FILE or a URL
+  std::string upstream_api_key, upstream_model;  // of a URL
   server::ServerOptions server;
   LogOptions log;
   bool as_json = false;       // a failure to start prints its JSON object alone: log lines wait until then
