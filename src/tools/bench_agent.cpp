@@ -65,7 +65,8 @@ Result<TurnResult> result_of(const LoadRecord& record, Target& target, const Ben
   if (usage.is_object()) {
     const Json prefix = usage.value(Json::json_pointer("/rorqual/prefix"), Json(nullptr));
     if (prefix.is_object()) result.prefix = prefix;
-    result.miss_reason = usage.value(Json::json_pointer("/rorqual/prefix/miss/reason"), std::string());
+    const Json reason = usage.value(Json::json_pointer("/rorqual/prefix/miss/reason"), Json(nullptr));
+    if (reason.is_string()) result.miss_reason = reason.get<std::string>();
   }
   return result;
 }

@@ -170,7 +170,11 @@ void judge(const LoadRun& run, const LoadGates& gates, const std::string& counte
     verdicts.add("counters", is_whole && !has_restart,
                  is_whole ? std::string("the server was restarted") : counter_failure);
   }
-  if (gates.prefix_hits) verdicts.add_still("prefix-hits", summary.prefix_hits);
+  if (gates.prefix_hits && summary.cached_tokens > 0) {
+    verdicts.add("prefix-hits", false, fmt::format("{} cached tokens by usage", summary.cached_tokens));
+  } else if (gates.prefix_hits) {
+    verdicts.add_still("prefix-hits", summary.prefix_hits);
+  }
   if (gates.preemptions) verdicts.add_still("preemptions", summary.preemptions);
   if (gates.drain) {
     const auto why = not_at_rest(context.drained);
@@ -451,6 +455,7 @@ std::string record_json(const LoadRecord& record, const LoadContext& context) {
       {"finish_reason", record.finish_reason.empty() ? Json(nullptr) : Json(record.finish_reason)},
       {"usage", usage.is_discarded() ? Json(nullptr) : usage},
       {"error", record.error.empty() ? Json(nullptr) : Json(record.error)}};
+  if (!record.output_ids.empty()) row["output_ids"] = record.output_ids;
   return row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
