@@ -97,6 +97,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(std::unique_ptr<model::Ru
   limits.max_num_seqs = std::min(options.max_num_seqs, rows);
   limits.max_step_tokens = rows;
   limits.max_logit_rows = std::max(options.max_logit_rows, limits.max_num_seqs);
+  limits.drill_preemptions = options.drill_preemptions;
   limits.long_prefill_token_threshold = options.long_prefill_token_threshold >= 0
                                             ? options.long_prefill_token_threshold
                                             : std::max<int64_t>(rows * 3 / 4, 1);

@@ -46,6 +46,9 @@ struct EngineOptions {
   bool skips_unread_rows =
       true;  // exact: prompt rows that nothing reads skip the layers past the last source
 
+  /// For checks: preempts every request so many times, in its prompt and in its reply, though there is room.
+  int32_t drill_preemptions = 0;
+
   double step_timeout_s = 0;           // is_alive turns false while a step takes longer, 0 = off
   std::shared_ptr<const Clock> clock;  // null = SteadyClock
 };

@@ -94,6 +94,7 @@ std::vector<RequestId> Scheduler::waiting_since_before(int64_t queued_ns) const 
 
 StepPlan Scheduler::schedule() {
   StepPlan plan;
+  if (limits_.drill_preemptions > 0) drill();
   const int64_t preemptions_before = num_preemptions_;
   schedule_running(true, plan);
   if (plan.impossible.empty()) schedule_drafts(plan);
@@ -180,12 +181,18 @@ int64_t Scheduler::count_blocks_used() {
 }
 
 void Scheduler::preempt_last(const StepPlan& plan) {
-  auto node = running_.extract(std::prev(running_.end()));
-  RequestState& victim = *node.mapped();
+  const auto last = std::prev(running_.end());
   // Only decode rows ask for blocks (prompts got theirs at admission), in order: the last one comes after the
   // asker.
-  RORQUAL_CHECK(std::none_of(plan.slices.begin(), plan.slices.end(),
-                             [&](const ScheduledSlice& slice) { return slice.request == &victim; }));
+  RORQUAL_CHECK(std::none_of(plan.slices.begin(), plan.slices.end(), [&](const ScheduledSlice& slice) {
+    return slice.request == last->second.get();
+  }));
+  preempt(last);
+}
+
+void Scheduler::preempt(Queue::iterator running) {
+  auto node = running_.extract(running);
+  RequestState& victim = *node.mapped();
   const bool is_worth = victim.num_computed > 0 && !victim.is_replaying();
   if (!is_worth || !parts_.swap.swap_out(victim, parts_.runner)) {
     parts_.prefix.keep_end(victim);
@@ -197,6 +204,18 @@ void Scheduler::preempt_last(const StepPlan& plan) {
   ++victim.num_preemptions;
   ++num_preemptions_;
   waiting_.insert(std::move(node));
+}
+
+/// Preempts requests that have come far enough since the last time: half of the prompt, then three tokens of
+/// the reply and three more for each time.
+void Scheduler::drill() {
+  for (auto it = running_.begin(); it != running_.end();) {
+    const RequestState& request = *it->second;
+    const bool is_due = request.num_preemptions == 0 ? request.num_computed > request.num_prompt_tokens / 2
+                                                     : request.num_output() >= 3 * request.num_preemptions;
+    const auto at = it++;
+    if (is_due && request.num_preemptions < limits_.drill_preemptions) preempt(at);
+  }
 }
 
 /// Frees blocks without preempting: pages of the prefix cache, and those that lookups of other waiting

@@ -28,6 +28,7 @@ struct SchedulerLimits {
   int64_t max_model_len = 1;
   int64_t fetch_bytes = 0;  // read from disk for waiting requests in one step
   bool skips_unread_rows = true;
+  int32_t drill_preemptions = 0;  // of every request, see EngineOptions
 };
 
 /// What the scheduler decides about, and with.
@@ -132,6 +133,8 @@ class Scheduler {
   bool reserve(RequestState& request, int64_t num_tokens, StepPlan& plan);
   bool make_room(const RequestState& asker, int64_t num_blocks);
   void preempt_last(const StepPlan& plan);
+  void preempt(Queue::iterator running);
+  void drill();
   void schedule_running(bool is_decode_pass, StepPlan& plan);
   void schedule_drafts(StepPlan& plan);
   int64_t rows_for_drafts(const StepPlan& plan) const;
