@@ -298,7 +298,11 @@ Result<DiskPage> SegmentTier::read(const PageKey& key) {
     {
       const std::lock_guard guard(mutex_);
       const auto queued = queued_.find(key);
-      if (queued != queued_.end()) return DiskPage(*queued->second);
+      if (queued != queued_.end()) {
+        ++stats_.read_pages;
+        stats_.read_bytes += record_bytes(*queued->second);
+        return DiskPage(*queued->second);
+      }
       const RecordPlace* found = index_.find(key);
       if (found == nullptr) return missing();
       place = *found;

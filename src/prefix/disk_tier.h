@@ -74,8 +74,8 @@ class DiskTier {
     return {};
   }
 
-  /// Reads and verifies (checksum, key, parent, tokens as given). Errors: not_found, corrupt_data (the page
-  /// is forgotten), io.
+  /// Reads and verifies by checksum; whether key, parent and tokens are the wanted ones is for the caller to
+  /// compare. Errors: not_found, corrupt_data (the page is forgotten), io.
   virtual Result<DiskPage> read(const PageKey& key) = 0;
 
   /// Queues a page; returns at once. A page that is there already gains its window if it had none. False:
