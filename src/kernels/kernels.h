@@ -86,8 +86,8 @@ struct CacheFormat {
 inline constexpr int64_t kWindowPageTokens = 64;
 
 /// Sliding-window records of one sequence and layer, in pages of 64 positions: position p is record p % 64 at
-/// pages[p / 64 - first_page] + offset. Pages may be missing (null) where no row of the step looks; what is committed
-/// there is dropped.
+/// pages[p / 64 - first_page] + offset. Pages may be missing (null) where no row of the step looks; what is
+/// committed there is dropped.
 struct WindowCache {
   std::byte* const* pages = nullptr;
   int64_t offset = 0;
@@ -275,13 +275,10 @@ struct AttendArgs {
   const StepPlan* plan = nullptr;
   AttentionShape shape;
   CacheFormat format;
-  const float* attn_sink = nullptr;           // [H]
-  const float* q = nullptr;                   // [T, H, Dh]
-  const std::byte* window_records = nullptr;  // this step's rows [T, window_bytes]
-  std::span<const WindowCache> windows;       // one per sequence: positions before `records`
-  /// Which rows `window_records` holds, one per sequence, when those are more than the plan's (rows that only
-  /// leave a window record); up to the sequence's last row. Empty = the plan's rows.
-  std::span<const SequenceRows> records;
+  const float* attn_sink = nullptr;             // [H]
+  const float* q = nullptr;                     // [T, H, Dh]
+  const std::byte* window_records = nullptr;    // this step's rows [T, window_bytes]
+  std::span<const WindowCache> windows;         // one per sequence: positions before the step
   std::span<const CompressedCache> compressed;  // one per sequence, empty for ratio 0
   const int32_t* selected = nullptr;            // [T, selected_stride], null for ratio 0
   const int32_t* selected_count = nullptr;      // [T]

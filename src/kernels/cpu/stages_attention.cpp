@@ -261,7 +261,7 @@ struct Attend {
   }
 
   void decode_position(int64_t s, int64_t position, float* y) const {
-    const SequenceRows& r = args.records.empty() ? rows(s) : args.records[static_cast<size_t>(s)];
+    const SequenceRows& r = rows(s);
     if (position < r.start) {
       codec.decode_window(codec.window_record(args.windows[static_cast<size_t>(s)], position), y);
     } else {
