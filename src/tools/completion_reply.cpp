@@ -47,8 +47,11 @@ class Reader {
         for (auto choice : field.value().get_array()) RORQUAL_TRY(read_choice(choice.get_object()));
       } else if (key == "usage") {
         read_usage(field.value());
+      } else if (key == "error") {
+        return Error(Code::internal, fmt::format("the server reports: {}", error_text(field.value())));
       }
     }
+    if (context_.is_piece && num_choices_ == 0) return Ok();
     if (num_choices_ != 1) return bad_reply(fmt::format("{} choices, expected 1", num_choices_));
     return complete();
   }
@@ -79,8 +82,18 @@ class Reader {
     return Ok();
   }
 
+  static std::string error_text(ondemand::value value) {
+    std::string_view message;
+    if (value.type() != ondemand::json_type::object ||
+        value.get_object()["message"].get(message) != simdjson::SUCCESS) {
+      return "an error without a message";
+    }
+    return std::string(message);
+  }
+
   void read_usage(ondemand::value value) {
     if (value.is_null()) return;
+    reply_.has_usage = true;
     for (auto field : value.get_object()) {
       const std::string_view key = field.unescaped_key();
       if (key == "prompt_tokens") reply_.info.prompt_tokens = field.value().get_int64();
@@ -203,6 +216,8 @@ class Reader {
         reply_.tokens.push_back(*id);
       }
     }
+    reply_.has_end = !finish_reason_.empty();
+    if (context_.is_piece && !reply_.has_end) return complete_rows();
     if (finish_reason_ != "stop" && finish_reason_ != "length")
       return bad_reply(fmt::format("finish_reason is '{}', expected stop or length", finish_reason_));
     reply_.info.reason = finish_reason_ == "stop" ? FinishReason::stop : FinishReason::length;
@@ -213,6 +228,10 @@ class Reader {
         reply_.tokens.back() == *reply_.info.stop_token) {
       reply_.tokens.pop_back();
     }
+    return complete_rows();
+  }
+
+  Status complete_rows() {
     reply_.rows.resize(reply_.tokens.size());
     if (context_.num_logprobs < 0) return Ok();
     if (logprobs_.size() < reply_.tokens.size()) {

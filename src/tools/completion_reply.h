@@ -22,6 +22,7 @@ struct ReplyContext {
   int64_t num_logprobs = -1;  // of generated tokens
   int32_t eos_token_id = 1;
   std::span<const int32_t> stop_token_ids;
+  bool is_piece = false;  // one event of a stream: may be without an end, and without choices
 };
 
 /// One row per scored prompt token, ascending.
@@ -31,6 +32,7 @@ struct CompletionReply {
   std::vector<int32_t> tokens;                                 // without an end token
   std::vector<std::optional<runtime::PositionLogprobs>> rows;  // of `tokens`
   runtime::FinishInfo info;
+  bool has_end = false, has_usage = false;  // of a piece: what it brought
 };
 
 /// `body` is the JSON answer; it gets room behind its end for the parser. Numbers are read as doubles and

@@ -76,7 +76,8 @@ Result<OpenedEngine> open_other_engine(const OtherEngineOptions& options, const 
                                                            .api_key = options.api_key,
                                                            .model = options.upstream_model,
                                                            .connections = options.connections,
-                                                           .vocab_size = result.opened.config.vocab_size}));
+                                                           .vocab_size = result.opened.config.vocab_size,
+                                                           .is_streaming = true}));
   const int64_t vocab_size = result.engine->info().vocab_size;
   if (vocab_size != result.opened.config.vocab_size) {
     return Error(Code::invalid_argument,

@@ -81,9 +81,11 @@ struct RemoteEngine::Impl {
   void run();
   void serve(Job& job);
   Result<CompletionReply> call(Job& job);
+  Result<CompletionReply> stream(Job& job);
+  void count(const Job& job, int64_t num_tokens);
   Result<HttpAnswer> post_patiently(Job& job, const std::string& body);
   std::string body_of(const runtime::Request& request) const;
-  void deliver(Job& job, CompletionReply reply) const;
+  void deliver(Job& job, CompletionReply reply);
 
   HttpClient client;
   std::string model;  // to ask for
@@ -97,6 +99,7 @@ struct RemoteEngine::Impl {
   std::mutex parsing;  // one large answer is taken apart at a time
   runtime::RequestId num_accepted = 0;
   runtime::EngineStats figures;
+  bool is_streaming = false;
   bool is_draining = false, is_stopping = false;
   std::vector<std::thread> threads;
 };
@@ -189,7 +192,9 @@ void RemoteEngine::Impl::serve(Job& job) {
   runtime::FinishInfo end;
   end.reason = runtime::FinishReason::error;
   try {
-    auto reply = call(job);
+    const auto& sampling = job.request.sampling;
+    const bool has_rows = sampling.prompt_logprobs >= 0 || sampling.max_tokens == 0;
+    auto reply = is_streaming && !has_rows ? stream(job) : call(job);
     if (reply.ok()) return deliver(job, *std::move(reply));
     if (job.is_cancelled || reply.error().code() == Code::cancelled) {
       end.reason = runtime::FinishReason::cancelled;
@@ -203,7 +208,59 @@ void RemoteEngine::Impl::serve(Job& job) {
   job.sink->on_finish(end);
 }
 
-void RemoteEngine::Impl::deliver(Job& job, CompletionReply reply) const {
+/// Passes tokens on as they come; what is returned has none left, only how it ended.
+Result<CompletionReply> RemoteEngine::Impl::stream(Job& job) {
+  const runtime::SamplingParams& p = job.request.sampling;
+  ReplyContext context;
+  context.prompt = job.request.prompt;
+  context.num_logprobs = p.logprobs;
+  context.eos_token_id = info.eos_token_id;
+  context.is_piece = true;
+  CompletionReply end;
+  int64_t num_tokens = 0;
+  const HttpClient own = client.with_stop(&job.is_cancelled);
+  const auto on_event = [&](std::string_view data) -> Status {
+    std::string text(data);
+    RORQUAL_TRY_ASSIGN(CompletionReply piece, read_completion(text, context, {}));
+    for (size_t i = 0; i < piece.tokens.size(); ++i) {
+      job.sink->on_token(piece.tokens[i], std::move(piece.rows[i]));
+    }
+    if (num_tokens == 0 && !piece.tokens.empty()) count(job, 0);
+    num_tokens += static_cast<int64_t>(piece.tokens.size());
+    count(job, static_cast<int64_t>(piece.tokens.size()));
+    if (piece.has_end) {
+      end.has_end = true;
+      end.info.reason = piece.info.reason;
+      end.info.stop_token = piece.info.stop_token;
+    }
+    if (piece.has_usage) {
+      end.info.prompt_tokens = piece.info.prompt_tokens;
+      end.info.cached_tokens = piece.info.cached_tokens;
+      end.info.completion_tokens = piece.info.completion_tokens;
+    }
+    return Ok();
+  };
+  const Status status = own.post_events("/v1/completions", body_of(job.request), on_event);
+  if (!status.ok()) return status.error();
+  if (!end.has_end) {
+    return Error(Code::unavailable, fmt::format("{} ended its answer without a finish_reason", server.url));
+  }
+  end.info.completion_tokens = std::max(end.info.completion_tokens, num_tokens);
+  return end;
+}
+
+/// The prompt counts when its first token is there (num_tokens 0).
+void RemoteEngine::Impl::count(const Job& job, int64_t num_tokens) {
+  const std::lock_guard lock(mutex);
+  figures.generation_tokens += num_tokens;
+  if (num_tokens == 0) figures.prompt_tokens += static_cast<int64_t>(job.request.prompt.size());
+}
+
+void RemoteEngine::Impl::deliver(Job& job, CompletionReply reply) {
+  if (!reply.tokens.empty()) {
+    count(job, 0);
+    count(job, static_cast<int64_t>(reply.tokens.size()));
+  }
   for (size_t i = 0; i < reply.tokens.size(); ++i)
     job.sink->on_token(reply.tokens[i], std::move(reply.rows[i]));
   if (reply.info.prompt_tokens == 0)
@@ -263,7 +320,7 @@ std::string RemoteEngine::Impl::body_of(const runtime::Request& request) const {
             {"prompt", request.prompt},
             {"max_tokens", is_scoring && !server.is_rorqual ? 1 : p.max_tokens},
             {"temperature", p.temperature},
-            {"stream", false}};
+            {"stream", is_streaming && !is_scoring && p.prompt_logprobs < 0}};
   const auto add = [&body](const char* name, const auto& value, bool differs) {
     if (differs) body[name] = value;
   };
@@ -274,7 +331,13 @@ std::string RemoteEngine::Impl::body_of(const runtime::Request& request) const {
   if (is_scoring) return body.dump();
   body["return_token_ids"] = true;
   body["return_tokens_as_token_ids"] = true;
-  body["logprobs"] = std::max(p.logprobs, 0);
+  // Labels stand in for the ids of servers without return_token_ids.
+  if (p.logprobs >= 0 || !is_streaming || !server.is_rorqual) body["logprobs"] = std::max(p.logprobs, 0);
+  if (body["stream"] == true) body["stream_options"] = {{"include_usage", true}};
+  add("cache_salt", request.cache_salt, !request.cache_salt.empty());
+  add("skip_reading_prefix_cache", true, !request.reads_prefix_cache);
+  if (request.drafts && server.is_rorqual) body["speculative_tokens"] = *request.drafts;
+  if (request.replay_trim && server.is_rorqual) body["replay_trim"] = *request.replay_trim;
   add("top_k", p.top_k, p.top_k != plain.top_k);
   add("top_p", p.top_p, p.top_p != plain.top_p);
   add("min_p", p.min_p, p.min_p != plain.min_p);
@@ -300,6 +363,7 @@ Result<std::unique_ptr<RemoteEngine>> RemoteEngine::connect(const RemoteOptions&
   client.set_body_limit(kMaxAnswer_bytes);
   auto impl = std::make_unique<Impl>(std::move(client));
   RORQUAL_TRY(impl->ask(options));
+  impl->is_streaming = options.is_streaming;
   impl->start(options.connections);
   return std::unique_ptr<RemoteEngine>(new RemoteEngine(std::move(impl)));
 }
@@ -333,7 +397,6 @@ Result<runtime::RequestId> RemoteEngine::submit(runtime::Request request,
   if (impl_->is_draining || impl_->is_stopping)
     return Error(Code::unavailable, "the connection is being closed and takes no new requests");
   job->id = ++impl_->num_accepted;
-  impl_->figures.prompt_tokens += static_cast<int64_t>(job->request.prompt.size());
   impl_->unfinished.emplace(job->id, job);
   impl_->waiting.push_back(job);
   impl_->wake.notify_all();

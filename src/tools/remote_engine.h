@@ -15,12 +15,13 @@
 namespace rorqual::tools {
 
 struct RemoteOptions {
-  std::string url;          // http://host:port, with or without /v1
-  std::string api_key;      // empty = none
-  std::string model;        // name to ask for; empty = the first that the server lists
-  int64_t connections = 8;  // requests in flight; more wait here
-  double timeout_s = 3600;  // of silence; 0 = never
-  int64_t vocab_size = 0;   // of servers that do not tell; 0 = unknown
+  std::string url;            // http://host:port, with or without /v1
+  std::string api_key;        // empty = none
+  std::string model;          // name to ask for; empty = the first that the server lists
+  int64_t connections = 8;    // requests in flight; more wait here
+  double timeout_s = 3600;    // of silence; 0 = never
+  int64_t vocab_size = 0;     // of servers that do not tell; 0 = unknown
+  bool is_streaming = false;  // tokens are passed on as they come; a busy server is not asked again
 };
 
 /// What is known of the server besides EngineInfo; empty where it does not tell.
@@ -30,10 +31,11 @@ struct RemoteServer {
   std::string url;  // without user name and password
 };
 
-/// Differences from the local engine: rows and tokens of a request arrive together at its end; no logits
-/// rows; prompt_logprobs requests ask other servers for one token, because they refuse max_tokens 0;
-/// forced_tokens and bad_token_sequences are refused (unsupported). 429 and 503 are tried again after the
-/// Retry-After that the server names, a few times; nothing else is.
+/// Differences from the local engine: rows, and tokens unless is_streaming, arrive together at a request's
+/// end; a cancelled request's connection is closed; no logits rows; prompt_logprobs requests ask other
+/// servers for one token, because they refuse max_tokens 0; forced_tokens and bad_token_sequences are refused
+/// (unsupported). 429 and 503 are tried again after the Retry-After that the server names, a few times;
+/// nothing else is.
 class RemoteEngine final : public runtime::Engine {
  public:
   /// Asks for models and version. Errors: unavailable, invalid_argument (URL; model that is not served;
