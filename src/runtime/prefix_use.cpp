@@ -81,6 +81,7 @@ void PrefixUse::lookup(RequestState& request) {
 
 void PrefixUse::conclude(RequestState& request) {
   request.prefix.report = cache_->finish(query(request), request.prefix.hit);
+  request.prefix.disk_tokens = std::max(request.prefix.disk_tokens, request.prefix.hit.disk_tokens());
   request.prefix.phase = Phase::ready;
 }
 
@@ -110,6 +111,7 @@ bool PrefixUse::prepare(RequestState& request, int64_t& fetch_bytes) {
 void PrefixUse::refresh(RequestState& request) {
   PrefixState& state = request.prefix;
   if (!state.reads || state.generation == generation_) return;
+  if (state.hit.resume_position() == (request.num_tokens() - 1) / page_tokens_ * page_tokens_) return;
   prefix::PrefixHit before = std::move(state.hit);
   const prefix::MissReport report = state.report;
   lookup(request);
@@ -121,6 +123,7 @@ void PrefixUse::refresh(RequestState& request) {
 
 void PrefixUse::forget(RequestState& request) {
   request.prefix.hit = {};
+  request.prefix.disk_tokens = 0;
   request.prefix.phase = Phase::wanted;
 }
 
@@ -165,7 +168,7 @@ void PrefixUse::count(RequestState& request) {
   state.is_counted = true;
   state.first_report = state.report;
   request.cached_tokens = state.hit.cached_tokens();
-  request.disk_tokens = state.hit.disk_tokens();
+  request.disk_tokens = std::min(state.disk_tokens, request.cached_tokens);
   if (is_on()) ++counted_.misses_by_reason[static_cast<size_t>(state.report.reason)];
   if (!state.reads) return;
   ++counted_.queries;

@@ -243,5 +243,41 @@ TEST(ScriptedEngine, BadScriptsNameTheLine) {
   EXPECT_FALSE(load_scripted_engine("/nonexistent/script.jsonl", test_info(), {}).ok());
 }
 
+TEST(ScriptedEngine, ReportsReuseAndDraftsAsTheScriptSays) {
+  const auto engine = make(
+      R"({"tokens":[5,6,7,8,9],"step_tokens":2,"drafts":3,"cached_tokens":3,"disk_tokens":1,"replayed_tokens":2,)"
+      R"("preemptions":4,"miss":{"reason":"tokens_differ","position":3,"common_tokens":3,"token":11,"kept_token":12}})");
+  Request request;
+  request.prompt = {1, 2, 3, 4};
+  request.sampling.max_tokens = 6;
+  request.sampling.ignore_eos = true;
+  const auto sink = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine->submit(std::move(request), sink).ok());
+  const FinishInfo info = sink->wait();
+  EXPECT_EQ(info.cached_tokens, 3);
+  EXPECT_EQ(info.disk_tokens, 1);
+  EXPECT_EQ(info.replayed_tokens, 2);
+  EXPECT_EQ(info.preemptions, 4);
+  EXPECT_EQ(info.prefix.reason, prefix::MissReason::tokens_differ);
+  EXPECT_EQ(info.prefix.token, 11);
+  EXPECT_EQ(info.prefix.kept_token, 12);
+  // Three steps of two tokens; the first is the prompt's own, the others verified three drafts each.
+  EXPECT_EQ(info.drafted_tokens, 6);
+  EXPECT_EQ(info.accepted_tokens, 2);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.prefix.query_tokens, 4);
+  EXPECT_EQ(stats.prefix.hit_tokens, 3);
+  EXPECT_EQ(stats.prefix.misses_by_reason[static_cast<size_t>(prefix::MissReason::tokens_differ)], 1);
+  EXPECT_EQ(stats.speculation.drafts, 2);
+  EXPECT_EQ(stats.speculation.accepted_by_position[0], 2);
+  EXPECT_EQ(stats.speculation.accepted_by_position[1], 0);
+}
+
+TEST(ScriptedEngine, RefusesAMissReasonThatDoesNotExist) {
+  const auto engine = make_scripted_engine(R"({"tokens":[5],"miss":{"reason":"bad luck"}})", test_info(), {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.error().message().find("bad luck"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace rorqual::runtime
