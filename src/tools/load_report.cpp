@@ -439,22 +439,21 @@ std::string summaries_csv(const std::vector<LoadSummary>& summaries, const std::
 std::string record_json(const LoadRecord& record, const LoadContext& context) {
   const auto time = [](double seconds) { return seconds > 0 ? Json(seconds) : Json(nullptr); };
   const Json usage = record.usage.empty() ? Json(nullptr) : Json::parse(record.usage, nullptr, false);
-  const Json row = {
-      {"streams", context.streams},
-      {"run", context.run + 1},
-      {"outcome", outcome_name(record.outcome)},
-      {"status", record.status},
-      {"start", record.start_s},
-      {"header", time(record.header_s)},
-      {"first_token", time(record.first_token_s)},
-      {"last_token", time(record.last_token_s)},
-      {"end", record.end_s},
-      {"prompt_tokens", record.prompt_tokens},
-      {"completion_tokens", record.completion_tokens},
-      {"cached_tokens", record.cached_tokens},
-      {"finish_reason", record.finish_reason.empty() ? Json(nullptr) : Json(record.finish_reason)},
-      {"usage", usage.is_discarded() ? Json(nullptr) : usage},
-      {"error", record.error.empty() ? Json(nullptr) : Json(record.error)}};
+  Json row = {{"streams", context.streams},
+              {"run", context.run + 1},
+              {"outcome", outcome_name(record.outcome)},
+              {"status", record.status},
+              {"start", record.start_s},
+              {"header", time(record.header_s)},
+              {"first_token", time(record.first_token_s)},
+              {"last_token", time(record.last_token_s)},
+              {"end", record.end_s},
+              {"prompt_tokens", record.prompt_tokens},
+              {"completion_tokens", record.completion_tokens},
+              {"cached_tokens", record.cached_tokens},
+              {"finish_reason", record.finish_reason.empty() ? Json(nullptr) : Json(record.finish_reason)},
+              {"usage", usage.is_discarded() ? Json(nullptr) : usage},
+              {"error", record.error.empty() ? Json(nullptr) : Json(record.error)}};
   if (!record.output_ids.empty()) row["output_ids"] = record.output_ids;
   return row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
