@@ -20,6 +20,10 @@ Status plan(const Values& values) {
   options.request.max_model_len = open.max_model_len;
   options.request.max_num_seqs = open.max_num_seqs;
   options.request.max_num_batched_tokens = open.max_num_batched_tokens;
+  options.request.kv_cache_bytes = open.kv_cache_bytes;
+  if (values.number("prefix-cache-memory")) {
+    options.request.prefix_cache_bytes = *values.number("prefix-cache-memory");
+  }
   options.request.threads = open.threads;
   options.request.engram_placement = open.engram_placement;
   options.request.cpu_experts = open.cpu_experts;
@@ -34,7 +38,8 @@ Status plan(const Values& values) {
 std::vector<OptionSpec> plan_limits() {
   std::vector<OptionSpec> limits;
   for (auto& option : limit_options()) {
-    constexpr std::string_view kUsed[] = {"max-model-len", "max-num-seqs", "max-num-batched-tokens"};
+    constexpr std::string_view kUsed[] = {"max-model-len", "max-num-seqs", "max-num-batched-tokens",
+                                          "kv-cache-memory-bytes"};
     for (const std::string_view name : kUsed) {
       if (option.name == name) limits.push_back(option);
     }
@@ -54,6 +59,14 @@ CommandSpec plan_command() {
     options.push_back(option);
   }
   append(options, plan_limits());
+  options.push_back(
+      {.name = "prefix-cache-memory",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "memory for pages of past prompts (`serve` takes some of what is left by itself)",
+       .value_name = "BYTES",
+       .default_value = "0",
+       .min = 0});
   options.push_back({.name = "machine",
                      .group = "machine",
                      .help =

@@ -287,5 +287,42 @@ TEST(PlanText, start_lines_end_with_verdict_and_cures) {
   EXPECT_TRUE(refuses && cures);
 }
 
+TEST(Verdict, gives_the_prefix_cache_at_most_a_quarter_of_what_is_left) {
+  PlanRequest request;
+  const Plan without = release_on("ram=512G,cores=64", request);
+  EXPECT_EQ(without.memory.settings.prefix_cache_bytes, 0);
+  request.prefix_cache_bytes = -1;
+  const Plan with = release_on("ram=512G,cores=64", request);
+  ASSERT_TRUE(with.fits());
+  const int64_t bytes = with.memory.settings.prefix_cache_bytes;
+  const int64_t left = without.now.of(Tier::ram).available_bytes - without.memory.bytes(Tier::ram);
+  EXPECT_GT(bytes, 0);
+  EXPECT_LE(bytes, left / 4);
+  EXPECT_LE(bytes, 16 * kGiB);
+  EXPECT_LE(with.memory.bytes(Tier::ram), without.memory.bytes(Tier::ram) + bytes + (int64_t{1} << 20));
+
+  // Where nothing is left it gets nothing, and nothing else becomes smaller for it.
+  const Plan full = release_on("cpu-128", request);
+  EXPECT_EQ(full.memory.settings.prefix_cache_bytes, 0);
+  request.prefix_cache_bytes = 3 * kGiB;
+  EXPECT_EQ(release_on("ram=512G,cores=64", request).memory.settings.prefix_cache_bytes, 3 * kGiB);
+}
+
+TEST(Verdict, takes_a_smaller_cache_when_asked_to) {
+  PlanRequest request;
+  const Plan whole = release_on("ram=512G,cores=64", request);
+  request.kv_cache_bytes = int64_t{64} << 20;
+  const Plan small = release_on("ram=512G,cores=64", request);
+  EXPECT_LE(small.memory.bytes(PartKind::kv_cache), request.kv_cache_bytes + 4096);
+  EXPECT_GT(small.memory.bytes(PartKind::kv_cache), request.kv_cache_bytes / 2);
+  EXPECT_LT(small.memory.kv_tokens, whole.memory.kv_tokens);
+}
+
+TEST(Verdict, allows_a_context_beyond_the_configs) {
+  PlanRequest request;
+  request.max_model_len = 4 * model::release_config().max_position_embeddings;
+  EXPECT_EQ(release_on("ram=1T,cores=64", request).memory.settings.max_model_len, request.max_model_len);
+}
+
 }  // namespace
 }  // namespace rorqual::plan

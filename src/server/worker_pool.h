@@ -51,7 +51,7 @@ class WorkerPool final : public Executor {
 struct BatchOptions {
   /// Between the beginnings of two batches. A task that comes after a longer silence runs at once.
   std::chrono::microseconds interval{0};
-  std::function<void()> before, after;            // around each batch, on the thread
+  std::function<void()> before = {}, after = {};  // around each batch, on the thread
   std::function<void(const char*)> on_exception;  // of a task
 };
 

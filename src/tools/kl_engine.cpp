@@ -61,6 +61,7 @@ Error too_long(Error error, std::string_view option, int64_t needed_len) {
 Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len, std::string_view option) {
   KlEngine result;
   OpenOptions open = options.open;
+  open.may_exceed_positions = open.max_model_len != 0;  // nobody has asked for it
   if (open.max_model_len == 0) open.max_model_len = needed_len;
   open.max_num_seqs = options.streams;
   runtime::EngineOptions engine;

@@ -262,6 +262,11 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   OpenedEngine result;
   OpenOptions chosen = options;
   RORQUAL_TRY_ASSIGN(result.opened, open_source(options));
+  const int64_t trained = result.opened.config.max_position_embeddings;
+  if (!options.may_exceed_positions && options.max_model_len > trained) {
+    return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
+                                                     options.max_model_len, trained));
+  }
   RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_with_drafts(result.opened, chosen, engine_options, reuse));
   if (show_plan) show_plan(plan);
   RORQUAL_TRY(plan::check_plan(plan));
@@ -273,7 +278,6 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   result.cache_tokens = (model->pages().pages_total(model::PageKind::block) - chosen.prefix_blocks) *
                         model->pages().page_tokens();
   result.prefix_cache_bytes = plan.memory.settings.prefix_cache_bytes;
-  const int64_t trained = result.opened.config.max_position_embeddings;
   if (chosen.max_model_len > trained) {
     result.warnings.push_back(
         fmt::format("--max-model-len {}: the model was made for {} positions; answers "

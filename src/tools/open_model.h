@@ -31,6 +31,7 @@ struct OpenOptions {
   model::Switches switches;               // lossy ones; all off
   int threads = 0;                        // 0 = what this process may use
   int64_t max_model_len = 0;              // 0 = the config's, at most 32768 (engines: and what fits)
+  bool may_exceed_positions = true;  // engines: a context beyond the config's is a warning; false: an error
   int64_t max_num_seqs = 8;
   int64_t max_num_batched_tokens = 512;
   bool with_drafts = false;
