@@ -87,7 +87,7 @@ std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, cons
 void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
   if (service.refuse_if_full(*exchange)) return;
   service.prepare_pool.post([&service, exchange = std::move(exchange)] {
-    const Service::Preparing preparing(service);
+    Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();
       auto plan = plan_chat(backend, exchange->request());
@@ -97,6 +97,7 @@ void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
       }
       auto requests = engine_requests(*plan, backend, service.origin(exchange->request()));
       auto answer = std::make_unique<ChatAnswer>(service, exchange, *std::move(plan));
+      preparing.end();
       start_answer(service, std::move(requests), std::move(answer), exchange);
     });
   });

@@ -113,7 +113,7 @@ std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan
 void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
   if (service.refuse_if_full(*exchange)) return;
   service.prepare_pool.post([&service, exchange = std::move(exchange)] {
-    const Service::Preparing preparing(service);
+    Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();
       auto plan = plan_completion(backend, exchange->request());
@@ -123,6 +123,7 @@ void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
       }
       auto requests = engine_requests(*plan, backend, service.origin(exchange->request()));
       auto answer = std::make_unique<CompletionAnswer>(service, exchange, *std::move(plan));
+      preparing.end();
       start_answer(service, std::move(requests), std::move(answer), exchange);
     });
   });

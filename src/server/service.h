@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/policy.h"
@@ -66,18 +67,22 @@ class Service {
   /// prepared until a Preparing of it ends. IO thread.
   bool refuse_if_full(Exchange& exchange);
 
-  /// The end of a request's preparation, at the end of the scope.
+  /// A request's preparation, until end() or the end of the scope. It ends before the engine gets the
+  /// request: one that counts twice could make another one be refused.
   class Preparing {
    public:
     explicit Preparing(Service& service) : service_(service) {}
 
-    ~Preparing() { --service_.num_preparing_; }
+    ~Preparing() { end(); }
+
+    void end() { service_.num_preparing_ -= std::exchange(count_, 0); }
 
     Preparing(const Preparing&) = delete;
     Preparing& operator=(const Preparing&) = delete;
 
    private:
     Service& service_;
+    int count_ = 1;
   };
 
   /// Of `num_choices` requests that the engine has refused because of its queue.
