@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -243,10 +244,11 @@ TEST_F(DiskTierTest, APageLargerThanTheLimitIsDropped) {
 
 TEST_F(DiskTierTest, AFullQueueDropsPagesAndSaysSo) {
   DiskTierOptions slow = options();
-  std::atomic<bool> is_open = false;
+  std::mutex gate;
+  gate.lock();
   slow.max_queued_bytes = 3000;
   slow.write_at = [&](int fd, const void* bytes, size_t count, int64_t offset) {
-    is_open.wait(false);
+    const std::lock_guard guard(gate);
     return ::pwrite(fd, bytes, count, offset);
   };
   const auto tier = open(slow);
@@ -254,8 +256,7 @@ TEST_F(DiskTierTest, AFullQueueDropsPagesAndSaysSo) {
   for (uint64_t n = 0; n < 20; ++n) taken += tier->write(page_of(n)) ? 1 : 0;
   EXPECT_GE(taken, 4);
   EXPECT_LE(taken, 6);
-  is_open = true;
-  is_open.notify_all();
+  gate.unlock();
   tier->flush();
   EXPECT_EQ(tier->stats().pages, taken);
   EXPECT_EQ(tier->stats().dropped_pages, 20 - taken);
