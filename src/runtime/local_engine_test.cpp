@@ -338,6 +338,82 @@ TEST(LocalEngine, ACancelledPrefillStopsAtTheNextChunk) {
   EXPECT_EQ(steps, 1);
 }
 
+TEST(LocalEngine, TokensAreDeliveredWhileTheNextStepComputes) {
+  Gate gate;
+  std::atomic<int> steps{0};
+  EngineSetup setup;
+  setup.before_forward = [&](auto slices) -> Status {
+    if (++steps == 3) return gate.pass(slices);
+    return Ok{};
+  };
+  const auto engine = setup.make();
+  RequestId id = 0;
+  const auto sink = start(*engine, make_request({5, 6}, 10), &id);
+  sink->wait_for_tokens(2);  // while the third step is held
+  gate.wait_until_entered();
+  EXPECT_EQ(sink->tokens(), greedy_reply({5, 6}, 2));
+  const auto other = start(*engine, make_request({7}, 1));
+  engine->cancel(id);
+  EXPECT_EQ(steps, 3);
+  gate.open();
+  EXPECT_EQ(sink->wait().reason, FinishReason::cancelled);
+  EXPECT_EQ(sink->tokens().size(), 2u) << "no token follows a cancellation";
+  EXPECT_EQ(other->wait().completion_tokens, 1);
+}
+
+TEST(LocalEngine, ASinkThatThrowsWhileAStepComputesEndsWithThatStep) {
+  EngineSetup setup;
+  setup.options.drafts = 3;
+  const auto engine = setup.make();
+  auto bad = std::make_shared<Recorder>();
+  bad->on_each_token = [&] {
+    if (bad->tokens().size() == 5) throw std::runtime_error("sink broke");
+  };
+  ASSERT_TRUE(engine->submit(make_request({5}, 1000), bad).ok());
+  EXPECT_EQ(bad->wait().reason, FinishReason::error);
+  EXPECT_EQ(bad->tokens().size(), 5u);
+  EXPECT_TRUE(engine->drain(60s));
+  EXPECT_EQ(engine->stats().cache_blocks_used, 0);
+}
+
+TEST(LocalEngine, ManyThreadsWithReuseDraftsAndSwappingGetTheRepliesTheyWouldGetAlone) {
+  EngineSetup setup;
+  setup.runner = {.page_tokens = 4, .blocks = 60};
+  setup.options.max_num_seqs = 8;
+  setup.options.max_num_batched_tokens = 32;
+  setup.options.drafts = 5;
+  setup.options.prefix_cache_bytes = 6000;
+  setup.options.swap_bytes = 20000;
+  const auto engine = setup.make();
+  std::atomic<int> num_wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int i = 0; i < 60; ++i) {
+        std::vector<int32_t> prompt(random() % 40 + 1);
+        for (size_t j = 0; j < prompt.size(); ++j) prompt[j] = static_cast<int32_t>(j * 3 % 61);
+        prompt.back() = static_cast<int32_t>(random() % 61);
+        const size_t length = random() % 20 + 1;
+        RequestId id = 0;
+        const auto sink = start(*engine, make_request(prompt, static_cast<int64_t>(length)), &id);
+        if (i % 5 == 0) engine->cancel(id);
+        sink->wait();
+        const auto tokens = sink->tokens();
+        const auto expected = greedy_reply(prompt, length);
+        if (!std::equal(tokens.begin(), tokens.end(), expected.begin())) ++num_wrong;
+        if (i % 5 != 0 && tokens.size() != length) ++num_wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(num_wrong, 0);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.cache_blocks_used, 0);
+  EXPECT_GT(stats.prefix.hit_tokens, 0);
+  EXPECT_GT(stats.speculation.accepted_tokens, 0);
+}
+
 TEST(LocalEngine, ASinkMayCancelAndSubmit) {
   const auto engine = EngineSetup{}.make();
   auto sink = std::make_shared<Recorder>();

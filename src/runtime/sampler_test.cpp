@@ -336,5 +336,28 @@ TEST(Sampler, AReusedSamplerGivesTheSameTokensAsAFreshOne) {
   }
 }
 
+TEST(Sampler, AConstraintMasksIdsBesideTheOtherMasks) {
+  const std::vector<float> row = {1, 5, 4, 3, 2, 0};
+  SamplingParams params;
+  params.temperature = 0;
+  const TokenCounts counts;
+  const std::vector<int32_t> tokens = {0};
+  std::vector<uint32_t> allowed = {~uint32_t{0} & ~(uint32_t{1} << 1)};
+  Sampler sampler(6);
+  const SampleInput input{params, counts, tokens, 1, 1, -1, allowed};
+  EXPECT_EQ(*sampler.sample(row, input), 2);
+  params.logit_bias = {{2, -50.0f}};
+  EXPECT_EQ(*sampler.sample(row, input), 3);
+  params.temperature = 1;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const SampleInput seeded{params, counts, tokens, 1, seed, -1, allowed};
+    EXPECT_NE(*sampler.sample(row, seeded), 1);
+  }
+  allowed = {0};
+  const auto none = sampler.sample(row, input);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code(), Code::invalid_argument);
+}
+
 }  // namespace
 }  // namespace rorqual::runtime
