@@ -484,20 +484,24 @@ bool SegmentTier::start_segment() {
     file = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (file.get() < 0 && errno != EEXIST) break;
   }
-  const std::lock_guard guard(mutex_);
   if (file.get() < 0) {
-    fail("make", path, errno);
+    const int error = errno;
+    const std::lock_guard guard(mutex_);
+    fail("make", path, error);
     return false;
   }
   file_ = std::move(file);
   if (!write_bytes(encode_segment_header({.identity = identity_, .id = id}), 0)) {
-    fail("write", path, errno);
+    const int error = errno;
     file_.reset();
     ::unlink(path.c_str());
+    const std::lock_guard guard(mutex_);
+    fail("write", path, error);
     return false;
   }
   segment_ = id;
   segment_end_ = kSegmentHeaderBytes;
+  const std::lock_guard guard(mutex_);
   index_.add_segment(id, kSegmentHeaderBytes, false);
   return true;
 }
