@@ -70,7 +70,7 @@ void ChatAnswer::write_tail(JsonWriter& json, bool is_last_piece) const {
   const api::StreamFields& stream = head_.stream;
   if (stream.continuous_usage_stats || (is_last_piece && !stream.include_usage)) {
     json.key("usage");
-    write_usage(json, usage_so_far(), is_last_piece ? reuse() : nullptr);
+    write_usage(json, usage_so_far(), is_last_piece && !stream.include_usage ? reuse() : nullptr);
   } else if (stream.include_usage) {
     json.null_field("usage");
   }

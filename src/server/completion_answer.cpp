@@ -182,7 +182,7 @@ void CompletionAnswer::send_choice(size_t index, bool is_end) {
   json.end_array().field("system_fingerprint", backend().fingerprint);
   if (stream.continuous_usage_stats || (is_last && !stream.include_usage)) {
     json.key("usage");
-    write_usage(json, usage_so_far(), is_last ? reuse() : nullptr);
+    write_usage(json, usage_so_far(), is_last && !stream.include_usage ? reuse() : nullptr);
   } else if (stream.include_usage) {
     json.null_field("usage");
   }

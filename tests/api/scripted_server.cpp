@@ -66,6 +66,9 @@ server::ServerOptions server_options(const std::map<std::string, std::string>& a
   text("host", [&](const std::string& v) { options.host = v; });
   text("port", [&](const std::string& v) { options.port = static_cast<uint16_t>(std::stoi(v)); });
   text("key", [&](const std::string& v) { options.api_keys.push_back(v); });
+  text("key2", [&](const std::string& v) { options.api_keys.push_back(v); });
+  text("max_queued", [&](const std::string& v) { options.max_num_queued_reqs = std::stoll(v); });
+  text("usage_extension", [&](const std::string& v) { options.usage_extension = v == "1"; });
   text("origin", [&](const std::string& v) { options.allowed_origins.push_back(v); });
   text("max_logprobs", [&](const std::string& v) { options.max_logprobs = std::stoi(v); });
   text("demonstration", [&](const std::string& v) { options.is_demonstration = v == "1"; });
@@ -103,6 +106,7 @@ int main(int argc, char** argv) {
   info.numerics = "reference";
   info.kernels = "scripted";
   info.vocab_size = tokenizer->vocab_size();
+  info.max_drafts = 5;
   info.max_model_len = arguments.contains("max_model_len") ? std::stoll(arguments["max_model_len"]) : 16384;
   runtime::ScriptedOptions engine_options;
   engine_options.max_logprobs = -1;

@@ -8,7 +8,7 @@ import unittest
 from harness import ApiTest, THINK_END, tool_block
 
 USAGE_KEYS = ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details",
-              "completion_tokens_details", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens"]
+              "completion_tokens_details", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "rorqual"]
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Weather of a place.", "parameters": {
     "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}}, "required": ["place"]}}}
 

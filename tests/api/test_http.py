@@ -123,7 +123,8 @@ class Keys(ApiTest):
 
 
 class Metrics(ApiTest):
-    script = [{"text": "one two", "cached_tokens": 2, "step_tokens": 1}]
+    script = [{"text": "one two", "cached_tokens": 2, "disk_tokens": 1, "step_tokens": 1, "drafts": 2,
+               "miss": {"reason": "tokens_differ", "position": 2, "common_tokens": 2}}]
 
     NAMES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total",
              "generation_tokens_total", "prompt_tokens_cached_total", "prefix_cache_queries_total",
@@ -131,8 +132,18 @@ class Metrics(ApiTest):
              "time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds",
              "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
              "request_decode_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
-             "request_generation_tokens", "request_params_max_tokens", "request_params_n"]
-    OWN = ["engine_steps_total", "engine_alive", "build_info", "http_requests_total"]
+             "request_generation_tokens", "request_params_max_tokens", "request_params_n",
+             "num_requests_waiting_by_reason", "cache_config_info", "engine_sleep_state",
+             "prompt_tokens_by_source_total", "prompt_tokens_cached_by_source_total", "iteration_tokens_total",
+             "request_max_num_generation_tokens", "request_prefill_kv_computed_tokens", "request_num_preemptions",
+             "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total",
+             "spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_per_pos_total"]
+    OWN = ["engine_steps_total", "engine_alive", "build_info", "http_requests_total", "prefix_cache_lookups_total",
+           "prefix_cache_misses_total", "prefix_cache_replayed_tokens_total", "prefix_cache_mismatches_total",
+           "prefix_cache_pages", "prefix_cache_evicted_pages_total", "prefix_cache_bytes", "prefix_cache_max_bytes",
+           "prefix_disk_pages", "prefix_disk_bytes", "prefix_disk_written_bytes_total",
+           "prefix_disk_read_bytes_total", "prefix_disk_hit_tokens_total", "prefix_disk_lost_pages_total",
+           "swaps_total", "spec_decode_draft_length"]
     PROCESS = ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",
                "process_open_fds", "process_max_fds", "process_start_time_seconds"]
 
@@ -165,6 +176,17 @@ class Metrics(ApiTest):
                 self.assertEqual(self.server.metric(f"{prefix}:{name}_count"), 3)
             self.assertEqual(self.server.metric(f"{prefix}:request_prompt_tokens_sum"),
                              sum(u["prompt_tokens"] for u in usage))
+        total = self.server.metric("vllm:prompt_tokens_total")
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_by_source_total"), total)
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_by_source_total", "local_cache_hit"), 6)
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_cached_by_source_total"), 6)
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_cached_by_source_total", "disk"), 3)
+        self.assertEqual(self.server.metric("vllm:request_prefill_kv_computed_tokens_sum"), total - 6)
+        self.assertEqual(self.server.metric("vllm:spec_decode_num_draft_tokens_total"),
+                         sum(u["rorqual"]["drafts"]["drafted"] for u in usage))
+        self.assertEqual(self.server.metric("rorqual:prefix_cache_misses_total", 'reason="tokens_differ"'), 3)
+        self.assertEqual(self.server.metric("rorqual:prefix_cache_misses_total"),
+                         self.server.metric("rorqual:prefix_cache_lookups_total"))
         self.assertEqual(self.server.metric("rorqual:http_requests_total", 'status="200"') >= 3, True)
         self.server.post("/v1/chat/completions", self.server.chat(max_tokens=1))
         self.assertEqual(self.server.metric("rorqual:request_success_total", 'finished_reason="length"'), 1)
