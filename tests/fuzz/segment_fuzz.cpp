@@ -62,6 +62,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         static_cast<void>(decode_tokens(record, kSegment));
       });
   if (end != next) std::abort();
+  if (repairs && file_bytes >= 128) {  // the last 64 bytes as the end of an index
+    std::memcpy(file.data() + file.size() - 64, encode_index({}, 64, kSegment).data(), 16);
+    put_u64(file, file.size() - 8, XXH3_64bits(file.data() + file.size() - 64, 56));
+  }
+  const auto index = read_index(read, file_bytes, kSegment);
+  if (!index.ok()) return 0;
+  for (const IndexEntry& entry : *index) {
+    if (entry.offset < kSegmentHeaderBytes || entry.record_bytes > file_bytes - entry.offset) std::abort();
+  }
   static_cast<void>(parse_segment_header(bytes));
   return 0;
 }
