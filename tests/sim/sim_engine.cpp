@@ -118,7 +118,8 @@ class Simulation {
   FakeRunner* runner_ = nullptr;
   InlineExecutor* executor_ = nullptr;
   std::unique_ptr<EngineCore> core_;
-  std::vector<Tracked> requests_;
+  std::vector<Tracked> requests_;            // by id - 1
+  std::vector<RequestId> unended_;           // ascending
   std::vector<std::vector<int32_t>> texts_;  // prompts and their replies, to begin others with
   uint64_t history_ = 0;
   bool does_fail_ = false, does_expire_ = false, is_draining_ = false;
@@ -310,6 +311,7 @@ void Simulation::arrive() {
     core_->add(id, std::move(request), tracked.checker, clock_->now);
     tracked.order = core_->scheduler().find(id)->order;
     requests_.push_back(std::move(tracked));
+    unended_.push_back(id);
   }
 }
 
@@ -369,14 +371,22 @@ void Simulation::track_waits() {
   const Scheduler& scheduler = core_->scheduler();
   std::vector<std::pair<RequestId, ServiceOrder>> running;
   std::vector<std::pair<RequestId, ServiceOrder>> unfinished;
-  for (const Tracked& request : requests_) {
-    const RequestState* state = scheduler.find(request.checker->id());
+  std::erase_if(unended_, [&](RequestId id) {
+    Tracked& request = requests_[id - 1];
+    if (!request.checker->is_finished()) return false;
+    request.checker->forget_expectation();
+    request.counted.clear();
+    return true;
+  });
+  for (const RequestId id : unended_) {
+    const RequestState* state = scheduler.find(id);
     if (state == nullptr) continue;
-    unfinished.emplace_back(state->id, state->order);
-    if (state->sequence) running.emplace_back(state->id, state->order);
+    unfinished.emplace_back(id, state->order);
+    if (state->sequence) running.emplace_back(id, state->order);
   }
-  for (Tracked& request : requests_) {
-    const RequestState* state = scheduler.find(request.checker->id());
+  for (const RequestId waiting : unended_) {
+    Tracked& request = requests_[waiting - 1];
+    const RequestState* state = scheduler.find(waiting);
     if (state == nullptr || state->scheduled_ns != 0) continue;
     const auto allow = [&](RequestId id) {
       if (request.counted.insert(id).second) request.allowance += work_of(*requests_[id - 1].checker);
@@ -436,9 +446,9 @@ void Simulation::check_invariants() const {
   require(scheduler.num_running() <= core_->options().max_num_seqs, "max_num_seqs");
   require(figures.unfinished == scheduler.num_running() + scheduler.num_waiting(),
           "unfinished requests are counted");
-  for (const Tracked& request : requests_) {
-    require(!request.checker->is_finished() || scheduler.find(request.checker->id()) == nullptr,
-            "what has ended is gone", request.checker->id());
+  for (const RequestId id : unended_) {
+    require(!requests_[id - 1].checker->is_finished() || scheduler.find(id) == nullptr,
+            "what has ended is gone", id);
   }
   std::vector<RequestId> ids = scheduler.ids();
   std::sort(ids.begin(), ids.end());

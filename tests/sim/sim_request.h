@@ -197,6 +197,12 @@ class Checker final : public TokenSink {
 
   const Expectation& expected() const { return expected_; }
 
+  /// Of a request that has ended: long histories have many.
+  void forget_expectation() {
+    expected_ = {};
+    request_.sampling = {};
+  }
+
   int64_t prompt_length() const { return static_cast<int64_t>(request_.prompt.size()); }
 
   bool is_exact() const { return request_.replay_trim.value_or(0) == 0; }
