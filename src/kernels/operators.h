@@ -29,6 +29,27 @@ struct LinearTile {
   bool round_bf16 = false;
 };
 
+/// Index keys of FP4 values, eight side by side: byte (d, lane) of group g is codes[((g·Di + d/4·4)·8) +
+/// 4·lane + d%4] = 2·value/scale + 12, scale of block b at scales[(g·Di/32 + b)·8 + lane]. Lanes behind the
+/// end hold zeros. 32-byte aligned.
+inline constexpr int64_t kIndexKeyLanes = 8;
+inline constexpr int kIndexKeyZero = 12;
+
+struct IndexKeys {
+  const uint8_t* codes = nullptr;
+  const float* scales = nullptr;
+};
+
+/// Index queries of one row: codes [heads, Di] = 2·value/scale; scales [heads, Di/32], a quarter of the
+/// scale; offsets [heads, Di/32] = 12·(sum of the block's codes).
+struct IndexQuery {
+  const int8_t* codes = nullptr;
+  const float* scales = nullptr;
+  const int32_t* offsets = nullptr;
+  const float* weights = nullptr;  // [heads]
+  int64_t heads = 0, index_dim = 0;
+};
+
 struct OperatorTable {
   std::string_view name;
 
@@ -99,6 +120,9 @@ struct OperatorTable {
   /// kept.
   int64_t (*candidate_blocks)(const float* scores, int64_t count, int64_t block_size, int64_t num_blocks,
                               int32_t* blocks);
+  /// The bits of index_scores in reference numerics, from integers: sums over 32 products are exact. Scales
+  /// are powers of two between 2^-60 and 2^60.
+  void (*index_scores_int8)(const IndexQuery& query, const IndexKeys& keys, int64_t count, float* scores);
 };
 
 std::span<const OperatorTable* const> available_operators();

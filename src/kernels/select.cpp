@@ -25,7 +25,7 @@ namespace {
     .hyper_expand = tier::hyper_expand, .sum = tier::sum, .sum_squares = tier::sum_squares,                 \
     .dot = tier::dot, .swiglu = tier::swiglu, .route = tier::route, .attend = tier::attend,                 \
     .attend_workspace = tier::attend_workspace, .index_scores = tier::index_scores, .top_k = tier::top_k,   \
-    .candidate_blocks = tier::candidate_blocks,                                                             \
+    .candidate_blocks = tier::candidate_blocks, .index_scores_int8 = tier::index_scores_int8,               \
   }
 
 constexpr OperatorTable kRef = RORQUAL_OPERATORS(ref);

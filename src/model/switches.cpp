@@ -8,6 +8,9 @@
 namespace rorqual::model {
 namespace {
 
+constexpr std::pair<std::string_view, int64_t> kTrims[] = {{"exact", 0}, {"64", 64},   {"128", 128},
+                                                           {"256", 256}, {"512", 512}, {"1024", 1024}};
+
 constexpr SwitchSpec kSwitches[] = {
     {.option = "lm-head",
      .choices = "bf16|fp8",
@@ -36,6 +39,35 @@ constexpr SwitchSpec kSwitches[] = {
      .write =
          [](Switches& s, std::string_view value) {
            s.lm_head = value == "fp8" ? HeadFormat::fp8 : HeadFormat::bf16;
+         }},
+    {.option = "replay-trim",
+     .choices = "exact|64|128|256|512|1024",
+     .exact_value = "exact",
+     .lossy_value = "128",
+     .is_in_fast = false,
+     .help =
+         "rows before a prompt's end that the layers past the last KV source run; fewer than the exact cone "
+         "are faster and lose a little accuracy",
+     .changes =
+         "prompts only: layers past the last KV source run the last N rows instead of all that their "
+         "windows reach (release: 2,414), so these rows see shorter windows there; compressed entries of "
+         "the prompt stay exact; a prefix hit replays N rows instead of restoring windows, and its new "
+         "entries see short windows in the lower layers too; a request may say otherwise (`replay_trim`); "
+         "off for prompt logprobs",
+     .public_name = "SWA bounded replay",
+     .since = "0.1.0",
+     .record = {},
+     .read = [](const Switches& s) -> std::string_view {
+       for (const auto& [name, rows] : kTrims) {
+         if (rows == s.replay_trim) return name;
+       }
+       return "exact";
+     },
+     .write =
+         [](Switches& s, std::string_view value) {
+           for (const auto& [name, rows] : kTrims) {
+             if (name == value) s.replay_trim = rows;
+           }
          }},
 };
 

@@ -22,6 +22,7 @@ enum class HeadFormat : uint8_t { bf16, fp8 };
 /// One value per lossy switch; as made, all are off.
 struct Switches {
   HeadFormat lm_head = HeadFormat::bf16;
+  int64_t replay_trim = 0;  // rows before a prompt's end that the layers past the last KV source run; 0 = all
 
   bool operator==(const Switches&) const = default;
 };
@@ -41,7 +42,7 @@ struct SwitchSpec {
   std::string_view option;       // without dashes
   std::string_view choices;      // "bf16|fp8"
   std::string_view exact_value;  // the default: no loss
-  std::string_view lossy_value;  // the other one
+  std::string_view lossy_value;  // the other one, or the usual of several
   bool is_in_fast;               // --fast sets it: only switches that passed the gate
   std::string_view help;         // one line, for the option table
   std::string_view changes;      // what differs in the numbers

@@ -41,6 +41,19 @@ TEST(SwitchRegistry, EveryValueCanBeSetAndReadBackAndTheDefaultIsExact) {
   }
 }
 
+TEST(SwitchRegistry, TheReplayTrimTakesEachOfItsChoices) {
+  const SwitchSpec& spec = *find_switch("replay-trim");
+  Switches switches;
+  for (const auto& [name, rows] :
+       {std::pair<std::string_view, int64_t>{"64", 64}, {"1024", 1024}, {"exact", 0}}) {
+    spec.write(switches, name);
+    EXPECT_EQ(switches.replay_trim, rows);
+    EXPECT_EQ(spec.read(switches), name);
+  }
+  EXPECT_EQ(parse_switches("replay-trim=256")->replay_trim, 256);
+  EXPECT_FALSE(parse_switches("replay-trim=100").ok());
+}
+
 TEST(SwitchRegistry, TextOfTheSwitchesThatAreOnReadsBack) {
   EXPECT_EQ(describe_switches({}), "");
   Switches all;

@@ -60,7 +60,10 @@ class StepReplay {
 
   void run() {
     const ScratchModel::Frame frame(scratch_);
-    step();
+    step(true);
+    if (settings_.engram_on_disk) {  // rows of all tables are read ahead
+      for (size_t i = 0; i < c_.engram_layer_ids.size(); ++i) engram_rows();
+    }
     for (int64_t layer = 0; layer < c_.num_hidden_layers; ++layer) {
       if (c_.engram_slot(layer) >= 0) engram();
       boundary();
@@ -76,7 +79,7 @@ class StepReplay {
   void run_drafts() {
     constexpr int64_t kMaxLogitRows = 128;
     const ScratchModel::Frame frame(scratch_);
-    step();
+    step(false);
     for (int64_t stage = 0; stage < c_.num_stages(); ++stage) {
       boundary();
       attention(c_.num_hidden_layers + stage);
@@ -99,7 +102,7 @@ class StepReplay {
     if ((quantise && reference_) || padded != cols) floats(rows * padded);
   }
 
-  void step() {
+  void step(bool is_backbone) {
     const int64_t d = c_.hidden_size, n = c_.hc_mult, half = c_.qk_rope_head_dim / 2;
     floats(t_ * n * d);
     for (int i = 0; i < 2; ++i) {
@@ -122,17 +125,22 @@ class StepReplay {
       scratch_.take(t_ * c_.candidate_topk_blocks * kInt);
       scratch_.take(t_ * kInt);
     }
-    if (!c_.dspark_target_layer_ids.empty()) {
+    if (is_backbone && !c_.dspark_target_layer_ids.empty()) {
       floats(t_ * d * static_cast<int64_t>(c_.dspark_target_layer_ids.size()));
     }
+  }
+
+  void engram_rows() {
+    const int64_t width = c_.engram_columns() * c_.engram_head_dim;
+    scratch_.take(t_ * width);
+    scratch_.take(t_ * width / 32);
   }
 
   void engram() {
     constexpr int64_t kRowsPerBatch = 256;
     const ScratchModel::Frame frame(scratch_);
     const int64_t width = c_.engram_columns() * c_.engram_head_dim;
-    scratch_.take(t_ * width);
-    scratch_.take(t_ * width / 32);
+    if (!settings_.engram_on_disk) engram_rows();
     const int64_t batch = std::min(t_, kRowsPerBatch), d = c_.hidden_size, n = c_.hc_mult;
     floats(n * d);
     floats(n * n);
@@ -157,19 +165,26 @@ class StepReplay {
     }
   }
 
+  /// Rows that nothing reads fall away after their window records; that never needs more than keeping them.
   void attention(int64_t layer) {
-    const int64_t ratio = c_.ratio(layer), head_dim = c_.head_dim;
-    {
-      const ScratchModel::Frame frame(scratch_);
-      linear(t_, c_.hidden_size, true);
-      linear(t_, c_.q_lora_rank, true);
-      floats(t_ * head_dim);
-      linear(t_, c_.hidden_size, true);
-    }
+    const int64_t ratio = c_.ratio(layer);
+    attention_inputs();
     const model::LayerRole role = c_.role(layer);
     if (role == model::LayerRole::full) compress(ratio);
     if (role == model::LayerRole::full || role == model::LayerRole::reindex) index(layer, ratio);
     attend(ratio);
+    attention_output();
+  }
+
+  void attention_inputs() {
+    const ScratchModel::Frame frame(scratch_);
+    linear(t_, c_.hidden_size, true);
+    linear(t_, c_.q_lora_rank, true);
+    floats(t_ * c_.head_dim);
+    linear(t_, c_.hidden_size, true);
+  }
+
+  void attention_output() {
     const ScratchModel::Frame frame(scratch_);
     const int64_t z = c_.o_groups * c_.o_lora_rank;
     floats(t_ * z);
@@ -192,7 +207,8 @@ class StepReplay {
   void index(int64_t layer, int64_t ratio) {
     constexpr int64_t kRowsPerBatch = 256, kKeysPerTile = 128, kScoreFloats = int64_t{1} << 24;
     int64_t keys = settings_.max_model_len / ratio;
-    if (c_.candidate_source_layer_id >= 0 && layer > c_.candidate_source_layer_id) {
+    const bool is_restricted = c_.candidate_source_layer_id >= 0 && layer > c_.candidate_source_layer_id;
+    if (is_restricted) {
       keys = std::min(keys, c_.candidate_topk_blocks * c_.candidate_block_size);
     }
     if (keys <= c_.index_topk) return;
@@ -201,12 +217,22 @@ class StepReplay {
     floats(rows * c_.index_n_heads * c_.index_head_dim);
     floats(rows * c_.index_n_heads);
     floats(rows * keys);
+    const int64_t values = rows * c_.index_n_heads * c_.index_head_dim;
+    if (reference_) {
+      scratch_.take(rows * c_.index_n_heads * format_.index_bytes());
+      scratch_.take(values);
+      floats(values / 32);
+      scratch_.take(values / 32 * kInt);
+      scratch_.take(rows);
+    }
     {
       const ScratchModel::Frame inner(scratch_);
       linear(rows, c_.q_lora_rank, true);
     }
-    scratch_.take(divide_up(rows, 8) * divide_up(keys, kKeysPerTile) * 4 * kLong);
+    scratch_.take(divide_up(rows, is_restricted ? 1 : 32) * divide_up(keys, kKeysPerTile) * 4 * kLong);
     floats(settings_.threads * kKeysPerTile * c_.index_head_dim);
+    scratch_.take(settings_.threads * kKeysPerTile * c_.index_head_dim);
+    floats(settings_.threads * kKeysPerTile * c_.index_head_dim / 32);
   }
 
   void attend(int64_t ratio) {

@@ -2,7 +2,9 @@
 // Index stage: queries and head weights, scores of the visible keys in tiles, top-k and candidate blocks.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 
 #include "base/check.h"
@@ -13,7 +15,7 @@ namespace rorqual::kernels::cpu {
 namespace {
 
 constexpr int64_t kKeysPerTile = 128;
-constexpr int64_t kRowsPerTile = 8;                 // rows that share one decoded tile of keys
+constexpr int64_t kRowsPerTile = 32;                // rows that share one decoded tile of keys
 constexpr int64_t kRowsPerBatch = 256;              // rows whose queries and scores exist at a time
 constexpr int64_t kScoreFloats = int64_t{1} << 24;  // bound on the scores of a batch; one row always fits
 
@@ -111,7 +113,53 @@ struct Batch {
   float* w = nullptr;       // [rows, heads]
   float* scores = nullptr;  // [rows, stride]
   int64_t stride = 0;
+  // reference numerics: the queries as integers (IndexQuery), and whether their scales allow it
+  std::byte* records = nullptr;  // [rows, heads, index_bytes]
+  int8_t* codes = nullptr;
+  float* scales = nullptr;
+  int32_t* offsets = nullptr;
+  uint8_t* fits = nullptr;  // [rows]
 };
+
+/// Twice the value of an FP4 code.
+constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int kMostExponent = 60;
+
+/// Scale of block `b` of a record of `width` FP4 values: 1 for a block of zeros. False: too large or small
+/// for integers.
+bool block_scale(const uint8_t* record, int64_t width, int64_t b, float& scale) {
+  const int exponent = static_cast<int>(record[width / 2 + b]) - 127;
+  scale = 1.0f;
+  if (std::abs(exponent) <= kMostExponent) {
+    scale = std::ldexp(1.0f, exponent);
+    return true;
+  }
+  const uint8_t* codes = record + 16 * b;
+  return std::all_of(codes, codes + 16, [](uint8_t two) { return (two & 0x77) == 0; });
+}
+
+/// The queries of row i as integers.
+void unpack_query(const Index& index, const Batch& batch, int64_t i) {
+  const int64_t heads = index.args.num_index_heads, dim = index.index_dim(), blocks = dim / 32;
+  batch.fits[i] = 1;
+  for (int64_t h = i * heads; h < (i + 1) * heads; ++h) {
+    const auto* record =
+        reinterpret_cast<const uint8_t*>(batch.records + h * index.args.format.index_bytes());
+    for (int64_t b = 0; b < blocks; ++b) {
+      float scale = 1;
+      if (!block_scale(record, dim, b, scale)) batch.fits[i] = 0;
+      batch.scales[h * blocks + b] = 0.25f * scale;
+      int32_t sum = 0;
+      for (int64_t d = 32 * b; d < 32 * b + 32; d += 2) {
+        const uint8_t two = record[d / 2];
+        batch.codes[h * dim + d] = kDoubled[two & 15];
+        batch.codes[h * dim + d + 1] = kDoubled[two >> 4];
+        sum += kDoubled[two & 15] + kDoubled[two >> 4];
+      }
+      batch.offsets[h * blocks + b] = kIndexKeyZero * sum;
+    }
+  }
+}
 
 /// Rotated and rounded queries and the head weights of the batch's rows.
 void project_queries(const Index& index, Context& ctx, const Batch& batch) {
@@ -135,8 +183,12 @@ void project_queries(const Index& index, Context& ctx, const Batch& batch) {
       float* q = batch.q + i * width + h * index.index_dim();
       ops.rope(q, index.index_dim(), args.angles.cos + t * half, args.angles.sin + t * half, half, false,
                round, q);
-      if (round) ops.qdq_fp4_e8m0(q, index.index_dim(), q);
+      if (!round) continue;
+      std::byte* record = batch.records + (i * heads + h) * index.args.format.index_bytes();
+      ops.encode_fp4_e8m0(q, index.index_dim(), record);
+      ops.decode_fp4_e8m0(record, index.index_dim(), q);
     }
+    if (round) unpack_query(index, batch, i);
     float* w = batch.w + i * heads;
     for (int64_t h = 0; h < heads; ++h) w[h] *= factor;
     if (round) ops.round_bf16(w, heads, w);
@@ -163,19 +215,71 @@ int64_t cut_tiles(const Index& index, const Batch& batch, Tile* tiles) {
   return count;
 }
 
-void score_tile(const Index& index, const Batch& batch, const Tile& tile, float* keys) {
-  const RecordCodec& codec = index.codec;
-  for (int64_t i = tile.key_begin; i < tile.key_end; ++i) {
-    const std::byte* record = codec.index_record(index.cache(tile.row), index.entry(tile.row, i));
-    codec.decode_index(record, keys + (i - tile.key_begin) * index.index_dim());
+/// Keys of a tile in the form that a thread scores them in.
+struct TileKeys {
+  float* values = nullptr;   // [kKeysPerTile, Di]
+  uint8_t* codes = nullptr;  // IndexKeys
+  float* scales = nullptr;
+};
+
+/// The tile's keys as integers; false if a scale does not allow it.
+bool pack_keys(const Index& index, const Tile& tile, const TileKeys& keys) {
+  const int64_t dim = index.index_dim(), blocks = dim / 32, count = tile.key_end - tile.key_begin;
+  constexpr int64_t kLanes = kIndexKeyLanes;
+  bool fits = true;
+  for (int64_t i = 0; i < (count + kLanes - 1) / kLanes * kLanes; ++i) {
+    const int64_t group = i / kLanes, lane = i % kLanes;
+    uint8_t* codes = keys.codes + group * dim * kLanes + lane * 4;
+    float* scales = keys.scales + group * blocks * kLanes + lane;
+    if (i >= count) {
+      for (int64_t d = 0; d < dim; ++d) codes[d / 4 * 4 * kLanes + d % 4] = kIndexKeyZero;
+      for (int64_t b = 0; b < blocks; ++b) scales[b * kLanes] = 1;
+      continue;
+    }
+    const int64_t entry = index.entry(tile.row, tile.key_begin + i);
+    const auto* record =
+        reinterpret_cast<const uint8_t*>(index.codec.index_record(index.cache(tile.row), entry));
+    for (int64_t b = 0; b < blocks; ++b) fits = block_scale(record, dim, b, scales[b * kLanes]) && fits;
+    for (int64_t d = 0; d < dim; d += 4) {
+      const uint8_t low = record[d / 2], high = record[d / 2 + 1];
+      uint8_t* four = codes + d * kLanes;
+      four[0] = static_cast<uint8_t>(kDoubled[low & 15] + kIndexKeyZero);
+      four[1] = static_cast<uint8_t>(kDoubled[low >> 4] + kIndexKeyZero);
+      four[2] = static_cast<uint8_t>(kDoubled[high & 15] + kIndexKeyZero);
+      four[3] = static_cast<uint8_t>(kDoubled[high >> 4] + kIndexKeyZero);
+    }
   }
+  return fits;
+}
+
+void score_tile(const Index& index, const Batch& batch, const Tile& tile, const TileKeys& keys) {
+  const RecordCodec& codec = index.codec;
+  const int64_t heads = index.args.num_index_heads, dim = index.index_dim(), blocks = dim / 32;
+  const bool are_packed = codec.packed() && pack_keys(index, tile, keys);
+  bool are_decoded = false;
   for (int64_t t = tile.row; t < tile.row + tile.num_rows; ++t) {
     const int64_t count = std::min(tile.key_end, index.num_keys(t)) - tile.key_begin;
     const int64_t i = t - batch.row_begin;
     if (count <= 0 || !index.needs_scores(t)) continue;
-    codec.ops.index_scores(batch.q + i * index.query_width(), batch.w + i * index.args.num_index_heads,
-                           index.args.num_index_heads, index.index_dim(), keys, count, codec.format.numerics,
-                           batch.scores + i * batch.stride + tile.key_begin);
+    float* scores = batch.scores + i * batch.stride + tile.key_begin;
+    const float* weights = batch.w + i * heads;
+    if (are_packed && batch.fits[i] != 0) {
+      const IndexQuery query{.codes = batch.codes + i * heads * dim,
+                             .scales = batch.scales + i * heads * blocks,
+                             .offsets = batch.offsets + i * heads * blocks,
+                             .weights = weights,
+                             .heads = heads,
+                             .index_dim = dim};
+      codec.ops.index_scores_int8(query, {keys.codes, keys.scales}, count, scores);
+      continue;
+    }
+    for (int64_t k = tile.key_begin; !are_decoded && k < tile.key_end; ++k) {
+      const std::byte* record = codec.index_record(index.cache(tile.row), index.entry(tile.row, k));
+      codec.decode_index(record, keys.values + (k - tile.key_begin) * dim);
+    }
+    are_decoded = true;
+    codec.ops.index_scores(batch.q + i * index.query_width(), weights, heads, dim, keys.values, count,
+                           codec.format.numerics, scores);
   }
 }
 
@@ -185,14 +289,27 @@ void run_batch(const Index& index, Context& ctx, Batch batch) {
   batch.q = ctx.scratch->alloc<float>(count * index.query_width());
   batch.w = ctx.scratch->alloc<float>(count * index.args.num_index_heads);
   batch.scores = ctx.scratch->alloc<float>(count * batch.stride);
+  const int64_t width = index.query_width(), dim = index.index_dim();
+  if (index.codec.packed()) {
+    batch.records =
+        ctx.scratch->alloc<std::byte>(count * index.args.num_index_heads * index.args.format.index_bytes());
+    batch.codes = ctx.scratch->alloc<int8_t>(count * width);
+    batch.scales = ctx.scratch->alloc<float>(count * width / 32);
+    batch.offsets = ctx.scratch->alloc<int32_t>(count * width / 32);
+    batch.fits = ctx.scratch->alloc<uint8_t>(count);
+  }
   project_queries(index, ctx, batch);
 
   const int64_t num_tiles = cut_tiles(index, batch, nullptr);
   Tile* tiles = ctx.scratch->alloc<Tile>(num_tiles);
   cut_tiles(index, batch, tiles);
-  float* keys = ctx.scratch->alloc<float>(threads * kKeysPerTile * index.index_dim());
+  TileKeys keys;
+  keys.values = ctx.scratch->alloc<float>(threads * kKeysPerTile * dim);
+  keys.codes = ctx.scratch->alloc<uint8_t>(threads * kKeysPerTile * dim);
+  keys.scales = ctx.scratch->alloc<float>(threads * kKeysPerTile * dim / 32);
   ctx.pool->parallel_for(num_tiles, [&](int64_t i, int thread) {
-    score_tile(index, batch, tiles[i], keys + thread * kKeysPerTile * index.index_dim());
+    const int64_t at = thread * kKeysPerTile * dim;
+    score_tile(index, batch, tiles[i], {keys.values + at, keys.codes + at, keys.scales + at / 32});
   });
   ctx.pool->parallel_for(count, [&](int64_t i, int /*thread*/) {
     const int64_t t = batch.row_begin + i;

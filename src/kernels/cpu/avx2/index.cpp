@@ -154,6 +154,93 @@ float largest_rejected(const float* scores, int64_t count, uint32_t threshold, i
   return value_of(most);
 }
 
+struct Best {
+  int64_t taken = 0, usable = 0;
+  uint32_t threshold = 0;  // key of the last one
+};
+
+/// The k best, by a search for the last one's key over all bits.
+Best find_best(const float* scores, int64_t count, int64_t k, int32_t* selected) {
+  Best best;
+  best.usable = count_from(scores, count, 1);
+  best.taken = k < best.usable ? k : best.usable;
+  if (best.taken <= 0) return best;
+  uint32_t threshold = 0;  // the largest key that at least `taken` keys reach
+  for (int bit = 31; bit >= 0; --bit) {
+    const uint32_t higher = threshold | (1u << bit);
+    if (count_from(scores, count, higher) >= best.taken) threshold = higher;
+  }
+  best.threshold = threshold;
+  const int64_t larger = threshold == 0xFFFFFFFFu ? 0 : count_from(scores, count, threshold + 1);
+
+  int64_t out = 0, ties_left = best.taken - larger;
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256i keys = order_keys(scores, i, count);
+    unsigned larger_lanes = lanes_from(keys, threshold + 1), lanes = lanes_from(keys, threshold);
+    if (threshold == 0xFFFFFFFFu) larger_lanes = 0;
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int lane = __builtin_ctz(lanes);
+      if ((larger_lanes >> lane & 1u) == 0 && ties_left-- <= 0) continue;
+      selected[out++] = static_cast<int32_t>(i + lane);
+    }
+  }
+  return best;
+}
+
+constexpr int64_t kMostStreamed = 1024;  // largest k of the search in one pass
+constexpr int64_t kLeastPool = 512;
+
+constexpr int64_t pool_size(int64_t k) {
+  return 4 * k > kLeastPool ? 4 * k : kLeastPool;
+}
+
+/// Scores above a bound that rises, in order of position.
+struct Pool {
+  float scores[static_cast<size_t>(pool_size(kMostStreamed) + 8)];
+  int32_t positions[static_cast<size_t>(pool_size(kMostStreamed) + 8)];
+  int64_t size = 0;
+
+  /// Leaves the k best; true and their smallest in `bound` when there are so many.
+  bool shrink(int64_t k, float& bound) {
+    int32_t kept[kMostStreamed];
+    const Best best = find_best(scores, size, k, kept);
+    for (int64_t i = 0; i < best.taken; ++i) {  // ascending: to the front only
+      scores[i] = scores[kept[i]];
+      positions[i] = positions[kept[i]];
+    }
+    size = best.taken;
+    if (best.taken < k) return false;
+    bound = value_of(best.threshold);
+    return true;
+  }
+};
+
+/// The k best in one pass over many scores: of those not larger than the k-th best so far, none can be among
+/// the best, since equal ones that come later lose. Few scores pass, however many there are.
+int64_t stream_best(const float* scores, int64_t count, int64_t k, int32_t* selected) {
+  Pool pool;
+  const int64_t most = pool_size(k);
+  float bound = -__builtin_inff();
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256 value =
+        count - i >= 8 ? _mm256_loadu_ps(scores + i) : _mm256_maskload_ps(scores + i, first_lanes(count - i));
+    auto lanes =
+        static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(value, _mm256_set1_ps(bound), _CMP_GT_OQ)));
+    if (count - i < 8) lanes &= (1u << (count - i)) - 1;
+    if (lanes == 0) continue;
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int64_t at = i + __builtin_ctz(lanes);
+      pool.scores[pool.size] = scores[at];
+      pool.positions[pool.size++] = static_cast<int32_t>(at);
+    }
+    if (pool.size > most) pool.shrink(k, bound);
+  }
+  int32_t kept[kMostStreamed];
+  const int64_t taken = find_best(pool.scores, pool.size, k, kept).taken;
+  for (int64_t i = 0; i < taken; ++i) selected[i] = pool.positions[kept[i]];
+  return taken;
+}
+
 }  // namespace
 
 void index_scores(const float* q, const float* w, int64_t heads, int64_t index_dim, const float* keys,
@@ -178,31 +265,15 @@ void index_scores(const float* q, const float* w, int64_t heads, int64_t index_d
 }
 
 int64_t top_k(const float* scores, int64_t count, int64_t k, int32_t* selected, float* gap) {
+  if (gap == nullptr && k <= kMostStreamed && count > 2 * pool_size(k)) {
+    return stream_best(scores, count, k, selected);
+  }
   if (gap != nullptr) *gap = __builtin_inff();
-  const int64_t usable = count_from(scores, count, 1);
-  const int64_t taken = k < usable ? k : usable;
-  if (taken <= 0) return 0;
-  uint32_t threshold = 0;  // the largest key that at least `taken` keys reach
-  for (int bit = 31; bit >= 0; --bit) {
-    const uint32_t higher = threshold | (1u << bit);
-    if (count_from(scores, count, higher) >= taken) threshold = higher;
+  const Best best = find_best(scores, count, k, selected);
+  if (gap != nullptr && best.taken < best.usable) {
+    *gap = value_of(best.threshold) - largest_rejected(scores, count, best.threshold, best.taken);
   }
-  const int64_t larger = threshold == 0xFFFFFFFFu ? 0 : count_from(scores, count, threshold + 1);
-
-  int64_t out = 0, ties_left = taken - larger;
-  for (int64_t i = 0; i < count; i += 8) {
-    const __m256i keys = order_keys(scores, i, count);
-    unsigned larger_lanes = lanes_from(keys, threshold + 1), lanes = lanes_from(keys, threshold);
-    if (threshold == 0xFFFFFFFFu) larger_lanes = 0;
-    for (; lanes != 0; lanes &= lanes - 1) {
-      const int lane = __builtin_ctz(lanes);
-      if ((larger_lanes >> lane & 1u) == 0 && ties_left-- <= 0) continue;
-      selected[out++] = static_cast<int32_t>(i + lane);
-    }
-  }
-  if (gap != nullptr && taken < usable)
-    *gap = value_of(threshold) - largest_rejected(scores, count, threshold, taken);
-  return taken;
+  return best.taken;
 }
 
 int64_t candidate_blocks(const float* scores, int64_t count, int64_t block_size, int64_t num_blocks,

@@ -57,4 +57,7 @@ int64_t top_k(const float* scores, int64_t count, int64_t k, int32_t* selected, 
 int64_t candidate_blocks(const float* scores, int64_t count, int64_t block_size, int64_t num_blocks,
                          int32_t* blocks);
 
+// kernels/cpu/avx2/index_int8.cpp
+void index_scores_int8(const IndexQuery& query, const IndexKeys& keys, int64_t count, float* scores);
+
 }  // namespace rorqual::kernels::avx2
