@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -112,7 +113,7 @@ TEST(SegmentFormat, ListsRecordsUpToTheFirstTornOne) {
     const ReadAt read = [&](int64_t offset, std::span<std::byte> out) -> Status {
       if (offset + static_cast<int64_t>(out.size()) > static_cast<int64_t>(bytes.size()))
         return Error(Code::corrupt_data, "short");
-      std::memcpy(out.data(), bytes.data() + offset, out.size());
+      std::copy_n(bytes.begin() + offset, out.size(), out.begin());
       return Ok{};
     };
     end = list_records(read, static_cast<int64_t>(bytes.size()), 5, [&](int64_t offset, const RecordHeader&) {
@@ -143,7 +144,7 @@ struct IndexedFile {
     if (offset < 0 || offset + static_cast<int64_t>(out.size()) > static_cast<int64_t>(bytes.size())) {
       return Error(Code::corrupt_data, "short");
     }
-    std::memcpy(out.data(), bytes.data() + offset, out.size());
+    std::copy_n(bytes.begin() + offset, out.size(), out.begin());
     return Ok{};
   }
 

@@ -4,6 +4,7 @@
 // checksums are made right first, since chance would never pass them.
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -45,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto file_bytes = static_cast<int64_t>(file.size());
   const ReadAt read = [&](int64_t offset, std::span<std::byte> out) -> Status {
     if (offset < 0 || offset > file_bytes - static_cast<int64_t>(out.size())) std::abort();
-    std::memcpy(out.data(), file.data() + offset, out.size());
+    std::copy_n(file.begin() + offset, out.size(), out.begin());
     return Ok{};
   };
   int64_t next = kSegmentHeaderBytes;
