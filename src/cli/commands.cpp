@@ -15,12 +15,12 @@ namespace {
 
 std::vector<CommandSpec> make_commands() {
   std::vector<CommandSpec> all;
-  for (auto make : {serve_command,      chat_command,          convert_command,     inspect_command,
-                    tokenize_command,   render_command,        parse_command,       check_command,
-                    kl_corpus_command,  kl_capture_command,    kl_panel_command,    kl_agree_command,
-                    kl_compare_command, kl_gate_command,       kl_table_command,    kl_report_command,
-                    plan_command,       bench_latency_command, bench_serve_command, bench_agent_command,
-                    doctor_command,     completion_command,    version_command}) {
+  for (auto make : {serve_command,       chat_command,          convert_command,       inspect_command,
+                    tokenize_command,    render_command,        parse_command,         check_command,
+                    kl_corpus_command,   kl_capture_command,    kl_panel_command,      kl_agree_command,
+                    kl_compare_command,  kl_gate_command,       kl_table_command,      kl_report_command,
+                    plan_command,        bench_context_command, bench_latency_command, bench_serve_command,
+                    bench_agent_command, doctor_command,        completion_command,    version_command}) {
     all.push_back(make());
   }
   for (auto& command : all) {

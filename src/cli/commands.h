@@ -26,6 +26,7 @@ CommandSpec kl_table_command();
 CommandSpec kl_report_command();
 CommandSpec plan_command();
 CommandSpec bench_agent_command();
+CommandSpec bench_context_command();
 CommandSpec bench_latency_command();
 CommandSpec bench_serve_command();
 CommandSpec doctor_command();

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "kernels/operators.h"
+#include "tools/check_trim.h"
 #include "tools/forward_fixture.h"
 
 namespace rorqual::tools {
@@ -23,6 +24,9 @@ constexpr float kExactTolerance = 1e-3f;
 constexpr double kExactKl = 1e-8;
 // A discrete choice whose distance to another one is smaller than this may fall either way.
 constexpr float kNearTie = 1e-4f;
+// What such a choice may move trimmed logits by. tiny-a exact_L300 has one of 2.4e-7 among its trimmed rows:
+// the reference's own F64 run differs from the file, which is F32, by 2.1e-3.
+constexpr float kNearTieTolerance = 1e-2f;
 // Layer by layer in reference numerics: what the official code itself reaches against the float64 fixtures.
 constexpr double kLayerEqualShare = 0.98;
 constexpr double kPooledEqualShare = 0.99;
@@ -332,7 +336,14 @@ class FileCheck {
     const Status status = run_open();
     model_.set_probe(nullptr);
     model_.close_sequence(sequence_);
-    return status;
+    if (!status.ok() || fixture_.mode != "exact") return status;
+    const TrimBounds bounds{.logits = kExactTolerance,
+                            .near_tie = kNearTie,
+                            .near_tie_logits = kNearTieTolerance,
+                            .near_tie_token = 10 * kExactTolerance};
+    RORQUAL_TRY_ASSIGN(const int64_t excused, check_trim(fixture_, model_, bounds, report_));
+    pool_.near_ties_excused += excused;
+    return Ok{};
   }
 
  private:

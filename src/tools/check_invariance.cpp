@@ -85,6 +85,36 @@ class InvarianceRun {
     return Ok{};
   }
 
+  /// Only the last rows are read: all others skip what nothing reads.
+  Status check_skips(int64_t chunk) {
+    Case& item = cases_.front();
+    Comparison comparison(*this, fmt::format("unread rows left out, chunks of {}", chunk));
+    RORQUAL_TRY_ASSIGN(Cursor cursor, open(item));
+    RORQUAL_TRY(skip_to(item, cursor, unread_rows(item), chunk));
+    RORQUAL_TRY(read_rest(item, cursor, comparison));
+    model_.close_sequence(cursor.sequence);
+    return Ok{};
+  }
+
+  /// The prompt's whole blocks are kept from a first run; a second one rebuilds the windows over them.
+  Status check_replay(int64_t chunk) {
+    Case& item = cases_.front();
+    const int64_t kept = unread_rows(item) / model::kPageTokens * model::kPageTokens;
+    if (kept == 0) return Ok{};
+    Comparison comparison(*this, fmt::format("replay over {} kept tokens, chunks of {}", kept, chunk));
+    RORQUAL_TRY_ASSIGN(Cursor first, open(item));
+    RORQUAL_TRY(skip_to(item, first, kept, chunk));
+    std::vector<model::PageId> blocks;
+    for (int64_t i = 0; i < kept / model::kPageTokens; ++i) {
+      blocks.push_back(model_.page_at(first.sequence, model::PageKind::block, i));
+      model_.pages().retain(model::PageKind::block, blocks.back());
+    }
+    model_.close_sequence(first.sequence);
+    const Status status = replay(item, kept, chunk, blocks, comparison);
+    for (const model::PageId block : blocks) model_.pages().release(model::PageKind::block, block);
+    return status;
+  }
+
   /// All cases side by side, each step with a random set of sequences and random chunk lengths (1 = decode).
   Status check_mix(uint64_t seed) {
     Comparison comparison(*this, fmt::format("mix of {} sequences, seed {}", cases_.size(), seed));
@@ -127,7 +157,23 @@ class InvarianceRun {
     Case* item;
     Cursor* cursor;
     int64_t count;
+    std::vector<int64_t> targets{};  // not empty: nothing is read of these rows but the windows before them
+    bool is_replay = false;
   };
+
+  static constexpr int64_t kReadRows = 3;  // make_cases keeps the logits of the last three rows
+
+  static int64_t unread_rows(const Case& item) {
+    return std::max<int64_t>(0, static_cast<int64_t>(item.tokens.size()) - kReadRows);
+  }
+
+  Status skip_to(Case& item, Cursor& cursor, int64_t target, int64_t chunk, bool is_replay = false) {
+    while (cursor.done < target) {
+      const Part part{&item, &cursor, std::min(chunk, target - cursor.done), {target}, is_replay};
+      RORQUAL_TRY(run_step({part}, [](const Case&, int32_t, std::span<const float>) {}));
+    }
+    return Ok{};
+  }
 
   /// Counts differing rows of one way of running; reports when it goes.
   class Comparison {
@@ -164,9 +210,35 @@ class InvarianceRun {
     int64_t rows_ = 0, rows_different_ = 0;
   };
 
-  Result<Cursor> open(const Case& item) {
+  /// Row by row, as decoding does.
+  Status read_rest(Case& item, Cursor& cursor, Comparison& comparison) {
+    while (cursor.done < static_cast<int64_t>(item.tokens.size())) {
+      RORQUAL_TRY(
+          run_step({{&item, &cursor, 1}}, [&](const Case& c, int32_t row, std::span<const float> logits) {
+            comparison.add(c, row, logits);
+          }));
+    }
+    return Ok{};
+  }
+
+  Status replay(Case& item, int64_t kept, int64_t chunk, const std::vector<model::PageId>& blocks,
+                Comparison& comparison) {
+    model::SequenceStart start;
+    start.tokens = std::span(item.tokens).first(static_cast<size_t>(kept));
+    start.blocks = blocks;
+    start.length = std::max<int64_t>(0, kept - model_.replay_rows());
+    RORQUAL_TRY_ASSIGN(Cursor cursor, open(item, start));
+    cursor.done = start.length;
+    RORQUAL_TRY(skip_to(item, cursor, kept, chunk, true));
+    RORQUAL_TRY(skip_to(item, cursor, unread_rows(item), chunk));
+    RORQUAL_TRY(read_rest(item, cursor, comparison));
+    model_.close_sequence(cursor.sequence);
+    return Ok{};
+  }
+
+  Result<Cursor> open(const Case& item, const model::SequenceStart& start = {}) {
     Cursor cursor;
-    RORQUAL_TRY_ASSIGN(cursor.sequence, model_.open_sequence());
+    RORQUAL_TRY_ASSIGN(cursor.sequence, model_.open_sequence(start));
     if (!model_.reserve(cursor.sequence, static_cast<int64_t>(item.tokens.size()))) {
       return Error(Code::internal, "no cache blocks left");
     }
@@ -182,6 +254,7 @@ class InvarianceRun {
     for (size_t p = 0; p < parts.size(); ++p) {
       const Part& part = parts[p];
       for (const int32_t row : part.item->rows) {
+        if (!part.targets.empty()) break;
         if (row >= part.cursor->done && row < part.cursor->done + part.count) {
           offsets[p].push_back(row - static_cast<int32_t>(part.cursor->done));
         }
@@ -191,6 +264,8 @@ class InvarianceRun {
       slice.tokens = std::span(part.item->tokens)
                          .subspan(static_cast<size_t>(part.cursor->done), static_cast<size_t>(part.count));
       slice.logit_offsets = offsets[p];
+      slice.window_targets = part.targets;
+      slice.is_replay = part.is_replay;
       wanted += offsets[p].size();
       slices.push_back(slice);
     }
@@ -271,6 +346,10 @@ Status check_model(const OpenedSource& opened, const OpenOptions& open, uint64_t
   if (!is_first) RORQUAL_TRY(run.check_chunks(length));
   for (const int64_t chunk : kChunks) RORQUAL_TRY(run.check_chunks(chunk));
   RORQUAL_TRY(run.check_truncation());
+  for (const int64_t chunk : {int64_t{33}, length}) {
+    RORQUAL_TRY(run.check_skips(chunk));
+    RORQUAL_TRY(run.check_replay(chunk));
+  }
   for (uint64_t i = 0; i < 2; ++i) RORQUAL_TRY(run.check_mix(seed * 1000 + i));
   return Ok{};
 }

@@ -25,6 +25,7 @@ class Shapes {
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) RORQUAL_TRY(check_layer(layer));
     const auto engrams = static_cast<int64_t>(config_.engram_layer_ids.size());
     RORQUAL_TRY(per_row_or_position("hash_ids", engrams * config_.engram_columns()));
+    RORQUAL_TRY(check_trim());
     return check_decode();
   }
 
@@ -117,6 +118,16 @@ class Shapes {
     }
     return role == model::LayerRole::full ? in_range(comp_rows, tokens_ / config_.ratio(layer))
                                           : Status(Ok{});
+  }
+
+  Status check_trim() const {
+    const FloatTensor* logits = fixture_.find_float("trim_logits");
+    if (logits == nullptr) return Ok{};
+    if (logits->rows() < 1 || logits->rows() > tokens_) {
+      return fault("trim_logits", fmt::format("has {} rows, expected 1 to {}", logits->rows(), tokens_));
+    }
+    RORQUAL_TRY(size_of("trim_logits", logits->rows() * config_.vocab_size));
+    return in_range("trim_greedy", config_.vocab_size);
   }
 
   Status check_decode() const {

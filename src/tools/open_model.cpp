@@ -248,6 +248,7 @@ runtime::EngineOptions engine_with_reuse(const runtime::EngineOptions& engine_op
   engine.drafts = !options.with_drafts         ? 0
                   : engine.are_drafts_adaptive ? kAdaptiveDrafts
                                                : reuse.speculative_tokens;
+  engine.replay_trim = options.switches.replay_trim;
   engine.prefix_cache_bytes = result.prefix_cache_bytes;
   engine.model_identity = model_identity(result.opened, options);
   open_disk_tier(reuse, engine, result);

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench context.
+#include "cli/commands.h"
+#include "cli/model_options.h"
+#include "cli/values.h"
+#include "tools/bench_context.h"
+
+namespace rorqual::cli {
+namespace {
+
+OptionSpec tokens_option(std::string_view name, std::string_view help, std::string_view value, double least) {
+  return {.name = name,
+          .kind = OptionKind::size,
+          .group = "workload",
+          .help = help,
+          .value_name = "TOKENS",
+          .default_value = value,
+          .min = least,
+          .max = 1 << 24,
+          .is_common = true};
+}
+
+Status bench_context(const Values& values) {
+  tools::BenchContextOptions options;
+  RORQUAL_TRY_ASSIGN(options.open, open_options(values));
+  options.prompt_tokens = values.number("prompt").value_or(options.prompt_tokens);
+  options.generate_tokens = values.number("generate").value_or(options.generate_tokens);
+  options.part_tokens = values.number("part").value_or(options.part_tokens);
+  options.skips_unread_rows = !values.flag("no-skip-unread-rows");
+  options.as_json = values.flag("json");
+  return tools::run_bench_context(options);
+}
+
+}  // namespace
+
+CommandSpec bench_context_command() {
+  CommandSpec command{
+      .name = "bench context",
+      .summary = "one long prompt: times by position, memory beside the plan, a digest of the logits",
+      .description =
+          "Runs one prompt of random tokens and a short answer through a model in this process. Two runs "
+          "that "
+          "differ in --max-num-batched-tokens, threads or --no-skip-unread-rows have the same digest.",
+      .example = "rorqual bench context mini --prompt 131072 --max-num-batched-tokens 8192 --json",
+      .options = model_options(),
+      .run = bench_context};
+  append(command.options, {tokens_option("prompt", "length of the prompt", "131072", 1),
+                           tokens_option("generate", "length of the answer", "8", 1),
+                           tokens_option("part", "prompt tokens of one line of the table", "65536", 1),
+                           {.name = "no-skip-unread-rows",
+                            .kind = OptionKind::flag,
+                            .group = "workload",
+                            .help = "every row runs through every layer, whether anything reads it or not"},
+                           max_model_len_option(),
+                           {.name = "max-num-batched-tokens",
+                            .kind = OptionKind::size,
+                            .group = "memory",
+                            .help = "tokens of one step",
+                            .value_name = "TOKENS",
+                            .default_value = "512",
+                            .min = 1,
+                            .max = 65536},
+                           kernels_option()});
+  return command;
+}
+
+}  // namespace rorqual::cli
