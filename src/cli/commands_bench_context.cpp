@@ -41,7 +41,7 @@ CommandSpec bench_context_command() {
           "Runs one prompt of random tokens and a short answer through a model in this process. Two runs "
           "that "
           "differ in --max-num-batched-tokens, threads or --no-skip-unread-rows have the same digest.",
-      .example = "rorqual bench context mini --prompt 131072 --max-num-batched-tokens 8192 --json",
+      .example = "rorqual bench context models/mini --prompt 131072 --max-num-batched-tokens 8192 --json",
       .options = model_options(),
       .run = bench_context};
   append(command.options, {tokens_option("prompt", "length of the prompt", "131072", 1),

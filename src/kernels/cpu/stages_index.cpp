@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index stage: queries and head weights, scores of the visible keys in tiles, top-k and candidate blocks.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -125,13 +128,25 @@ struct Batch {
 constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 constexpr int kMostExponent = 60;
 
+/// The two codes of a byte of FP4 values as IndexKeys has them, the first one in the low byte.
+constexpr std::array<uint16_t, 256> make_key_codes() {
+  std::array<uint16_t, 256> codes{};
+  for (size_t byte = 0; byte < codes.size(); ++byte) {
+    const int low = kDoubled[byte & 15] + kIndexKeyZero, high = kDoubled[byte >> 4] + kIndexKeyZero;
+    codes[byte] = static_cast<uint16_t>(low | high << 8);
+  }
+  return codes;
+}
+
+constexpr std::array<uint16_t, 256> kKeyCodes = make_key_codes();
+
 /// Scale of block `b` of a record of `width` FP4 values: 1 for a block of zeros. False: too large or small
 /// for integers.
 bool block_scale(const uint8_t* record, int64_t width, int64_t b, float& scale) {
   const int exponent = static_cast<int>(record[width / 2 + b]) - 127;
   scale = 1.0f;
   if (std::abs(exponent) <= kMostExponent) {
-    scale = std::ldexp(1.0f, exponent);
+    scale = std::bit_cast<float>(static_cast<uint32_t>(record[width / 2 + b]) << 23);
     return true;
   }
   const uint8_t* codes = record + 16 * b;
@@ -241,12 +256,8 @@ bool pack_keys(const Index& index, const Tile& tile, const TileKeys& keys) {
         reinterpret_cast<const uint8_t*>(index.codec.index_record(index.cache(tile.row), entry));
     for (int64_t b = 0; b < blocks; ++b) fits = block_scale(record, dim, b, scales[b * kLanes]) && fits;
     for (int64_t d = 0; d < dim; d += 4) {
-      const uint8_t low = record[d / 2], high = record[d / 2 + 1];
-      uint8_t* four = codes + d * kLanes;
-      four[0] = static_cast<uint8_t>(kDoubled[low & 15] + kIndexKeyZero);
-      four[1] = static_cast<uint8_t>(kDoubled[low >> 4] + kIndexKeyZero);
-      four[2] = static_cast<uint8_t>(kDoubled[high & 15] + kIndexKeyZero);
-      four[3] = static_cast<uint8_t>(kDoubled[high >> 4] + kIndexKeyZero);
+      const uint32_t four = kKeyCodes[record[d / 2]] | uint32_t{kKeyCodes[record[d / 2 + 1]]} << 16;
+      std::memcpy(codes + d * kLanes, &four, sizeof four);
     }
   }
   return fits;
