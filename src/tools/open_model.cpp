@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "base/cpu_info.h"
 #include "base/file.h"
@@ -239,6 +241,35 @@ void open_disk_tier(const ReuseOptions& reuse, runtime::EngineOptions& options, 
   }
 }
 
+/// One token through everything, drafts included, before anybody is told that the model is ready: what cannot
+/// compute fails here and not in the first request.
+Status run_first_step(model::Model& model, const std::string& name) {
+  const auto refuse = [&](const char* what) {
+    return Error(Code::corrupt_data, fmt::format("the first step of model '{}' gives {}", name, what),
+                 "`rorqual inspect --verify MODEL` lists tensors with values that are not finite");
+  };
+  const auto is_bad = [](float value) { return !std::isfinite(value); };
+  RORQUAL_TRY_ASSIGN(const model::SequenceId sequence, model.open_sequence());
+  if (!model.reserve(sequence, 1)) return Error(Code::out_of_memory, "no cache block for the first step");
+  const int32_t token = 0, offset = 0;
+  model::StepSlice slice;
+  slice.sequence = sequence;
+  slice.tokens = {&token, 1};
+  slice.logit_offsets = {&offset, 1};
+  std::vector<float> logits(static_cast<size_t>(model.vocab_size()));
+  RORQUAL_TRY(model.forward({&slice, 1}, logits));
+  if (std::any_of(logits.begin(), logits.end(), is_bad)) return refuse("logits that are not finite");
+  if (model.max_drafts() > 0) {
+    const model::DraftSlice next{sequence, token};
+    int32_t draft = 0;
+    float confidence = 0;
+    RORQUAL_TRY(model.draft({&next, 1}, 1, {&draft, 1}, {&confidence, 1}));
+    if (is_bad(confidence)) return refuse("a draft whose confidence is not finite");
+  }
+  model.close_sequence(sequence);
+  return Ok{};
+}
+
 /// What of the reuse options goes to the engine.
 runtime::EngineOptions engine_with_reuse(const runtime::EngineOptions& engine_options,
                                          const OpenOptions& options, const ReuseOptions& reuse,
@@ -275,6 +306,7 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   chosen.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
   add_prefix_pages(plan, chosen);
   RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, chosen, progress));
+  RORQUAL_TRY(run_first_step(*model, result.opened.name));
   result.host_bytes = model->weights().host_bytes();
   result.cache_tokens = (model->pages().pages_total(model::PageKind::block) - chosen.prefix_blocks) *
                         model->pages().page_tokens();

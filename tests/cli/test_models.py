@@ -72,6 +72,27 @@ class DamagedModels(ProgramTest):
         self.write_shard(path, header, body)
         self.assert_error(self.serve(), 4, name)
 
+    def test_a_draft_tensor_of_another_name_is_listed_with_the_missing_one(self):
+        name = "mtp.0.attn.wq_a.weight"
+        wrong = name.replace("wq_a", "wq_z")
+        index = self.model / "model.safetensors.index.json"
+        path = self.model / json.loads(index.read_text())["weight_map"][name]
+        index.write_text(index.read_text().replace(f'"{name}"', f'"{wrong}"'))
+        header, body = self.header(path)
+        header[wrong] = header.pop(name)
+        self.write_shard(path, header, body)
+        result = self.serve()
+        self.assertEqual(result.returncode, 4, result.stderr)
+        self.assertIn(name, result.stderr)
+        self.assertIn(wrong, result.stderr)
+
+    def test_a_model_that_cannot_compute_is_never_ready(self):
+        path = self.model / SHARD
+        header, body = self.header(path)
+        begin, end = header["norm.weight"]["data_offsets"]
+        self.write_shard(path, header, body[:begin] + b"\xc0\x7f" * ((end - begin) // 2) + body[end:])  # NaN
+        self.assert_error(self.serve(), 4, "first step", "not finite")
+
     def test_a_config_of_another_size_is_a_mismatch(self):
         path = self.model / "config.json"
         path.write_text(path.read_text().replace('"vocab_size"', '"vocab_size_before"', 1))
