@@ -31,7 +31,7 @@ using Json = nlohmann::json;
 
 constexpr double kMaxPause_ms = 3.6e6;
 constexpr float kDefaultLogprob = -1.0f;
-constexpr std::chrono::microseconds kLeastSleep{500};  // requests that are due so close together go together
+constexpr std::chrono::microseconds kLeastSleep{1000};  // requests that are due so close together go together
 
 struct Script {
   std::vector<int32_t> tokens;

@@ -37,7 +37,7 @@ struct ScriptedOptions {
 ///             miss            {"reason", "position", "common_tokens", "token", "kept_token"}, reported
 /// Times     Steps follow the script's rhythm without drift; a step that is a whole pause late begins it
 /// anew.
-///           Steps that are due within half a millisecond are played together.
+///           Steps that are due within a millisecond are played together.
 /// Semantics as the local engine: max_tokens, min_tokens, ignore_eos, stop_token_ids, cancel, drain,
 /// prompt_logprobs (made up), forced_tokens (the script's token is the best one of the row). An end (EOS, a
 /// stop id) before min_tokens is skipped. Where EOS must not end the answer the script starts again from its

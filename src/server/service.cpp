@@ -15,7 +15,7 @@ namespace rorqual::server {
 namespace {
 
 /// Under load the pieces of many streams go out together, this often; a lone stream never waits for it.
-constexpr std::chrono::microseconds kDeliveryInterval{1000};
+constexpr std::chrono::microseconds kDeliveryInterval{1500};
 
 void log_exception(const char* what) {
   spdlog::error("http  a request failed with an exception: {}", what);
