@@ -80,6 +80,14 @@ Options server_options() {
            .default_value = "30",
            .min = 0,
            .max = 86400},
+          {.name = "step-timeout",
+           .kind = OptionKind::real,
+           .group = "server",
+           .help = "seconds of one step after which /health and /ready say 503 until it ends, 0 = no limit",
+           .value_name = "SECONDS",
+           .default_value = "3600",
+           .min = 0,
+           .max = 1e6},
           {.name = "usage-extension",
            .kind = OptionKind::flag,
            .group = "server",
@@ -170,6 +178,7 @@ Status serve(const Values& values) {
   options.engine.max_logprobs = values.integer("max-logprobs");
   options.engine.max_num_queued_tokens = values.number("max-num-queued-tokens").value_or(0);
   options.engine.max_queue_wait_s = values.real("max-queue-wait");
+  options.engine.step_timeout_s = values.real("step-timeout");
   RORQUAL_TRY_ASSIGN(options.reuse, reuse_values(values, options.engine));
   options.engine_name = values.text("engine");
   options.upstream_api_key = values.text("upstream-api-key");

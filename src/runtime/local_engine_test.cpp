@@ -569,7 +569,9 @@ void expect_death(const std::function<Status()>& fault, Code code) {
     ASSERT_TRUE(info.error.has_value());
     EXPECT_EQ(info.error->code(), code);
   }
-  EXPECT_FALSE(engine->stats().is_alive);
+  const EngineStats stats = engine->stats();
+  EXPECT_FALSE(stats.is_alive);
+  EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0) << "serve ends when nothing is left to end";
   const auto refused = engine->submit(make_request({5}, 1), std::make_shared<Recorder>());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::unavailable);

@@ -121,12 +121,20 @@ void print_ready(const server::Server& server, const std::string& model, bool ha
       url, has_key ? " -H \"Authorization: Bearer $KEY\"" : "", model);
 }
 
-/// Blocks until a signal comes; false if the engine dies first.
+/// Blocks until a signal comes; false if the engine dies first. A dead engine has ended all its requests; one
+/// whose step takes too long still has them: that is said, and left to who watches /health.
 bool wait_for_end(Shared& shared, const runtime::Engine& engine) {
   std::unique_lock lock(shared.mutex);
+  bool is_stuck = false;
   while (shared.signals == 0) {
     shared.changed.wait_for(lock, kAlivePoll);
-    if (!engine.stats().is_alive) return false;
+    const runtime::EngineStats stats = engine.stats();
+    if (!stats.is_alive && stats.requests_running + stats.requests_waiting == 0) return false;
+    if (stats.is_alive == is_stuck) {
+      is_stuck = !is_stuck;
+      spdlog::error("sched  {}", is_stuck ? "a step takes longer than --step-timeout: /health says 503"
+                                          : "the step that took too long has ended");
+    }
   }
   return true;
 }

@@ -482,6 +482,28 @@ class Busy(EngineTest):
         self.program.wait_idle()
 
 
+class StuckStep(EngineTest):
+    options = ("--max-model-len", "8K", "--max-num-batched-tokens", "4K", "--step-timeout", "0.05")
+
+    def status(self, path):
+        connection = self.program.send(path, None)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    def test_a_step_that_does_not_end_is_told_by_health(self):  # E-scheduler-01, E-scheduler-11
+        self.assertEqual(self.status("/health"), 200)
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(self.program.complete(tokens(4000, "one step"), 1)))
+        thread.start()
+        self.program.wait(lambda: self.status("/health") == 503, "the step is too long")
+        self.assertEqual(self.program.metric("rorqual:engine_alive"), 0)
+        thread.join()
+        self.program.wait(lambda: self.status("/ready") == 200, "it has ended")
+        self.assertEqual(answers[0]["usage"]["completion_tokens"], 1)
+        self.assertIsNone(self.program.process.poll(), "a slow step is no reason to end")
+
+
 class QueuedTokens(EngineTest):
     options = ("--max-model-len", "8K", "--max-num-seqs", "1", "--max-num-queued-tokens", "10000",
                "--no-enable-prefix-caching")
