@@ -19,6 +19,7 @@ struct Machine {
   double pass_share = 0.2;  // of a step with one row
   double acceptance = 0.8;  // of every draft
   double noise = 0.05;
+  bool is_informed = false;  // the model's confidence tells which drafts are right
   int32_t max_drafts = 5;
   size_t num_requests = 1;
   std::mt19937_64 random;
@@ -39,17 +40,27 @@ struct Machine {
     StepCost cost;
     cost.num_requests = static_cast<int64_t>(num_requests);
     cost.rows = cost.num_requests;
+    int64_t num_made = cost.num_requests;
+    for (const DraftCandidate& candidate : candidates) num_made += candidate.chosen;
     for (size_t i = 0; i < num_requests; ++i) {
       const int32_t count = candidates[i].chosen;
-      int64_t accepted = 0;
-      while (accepted < count && uniform() < acceptance) ++accepted;
-      if (count > 0) {
-        chooser.observe_acceptance(histories[i], count, accepted, false);
-        ++cost.num_drafting;
+      cost.num_tokens += 1;
+      if (count == 0) continue;
+      std::vector<double> chances;
+      std::vector<float> confidence;
+      for (int32_t j = 0; j < count; ++j) {
+        chances.push_back(is_informed ? (uniform() < acceptance ? 0.98 : 0.02) : acceptance);
+        const double said = std::clamp(chances.back() + 0.1 * (uniform() - 0.5), 0.01, 0.99);
+        confidence.push_back(static_cast<float>(std::log(said / (1 - said))));
       }
+      const int32_t kept = chooser.keep(confidence, cost.num_requests, num_made);
+      int64_t accepted = 0;
+      while (accepted < kept && uniform() < chances[static_cast<size_t>(accepted)]) ++accepted;
+      chooser.observe_drafts(histories[i], {confidence, kept, accepted, false});
+      ++cost.num_drafting;
       cost.draft_count = std::max<int64_t>(cost.draft_count, count);
-      cost.rows += count;
-      cost.num_tokens += 1 + accepted;
+      cost.rows += kept;
+      cost.num_tokens += accepted;
       num_drafts += count;
     }
     cost.forward_ns = step_ns(static_cast<size_t>(cost.rows)) * jitter();
@@ -125,7 +136,7 @@ TEST(DraftLength, StopsWhenTextTurnsHardAndComesBackWhenItTurnsEasy) {
   for (int i = 0; i < 300; ++i) machine.step(chooser);
   machine.num_drafts = machine.num_steps = 0;
   for (int i = 0; i < 2000; ++i) machine.step(chooser);
-  EXPECT_LT(machine.drafts_per_step(), 0.2);
+  EXPECT_LT(machine.drafts_per_step(), 0.5);
   EXPECT_GT(machine.num_drafts, 0) << "it is tried again now and then";
   machine.acceptance = 0.95;
   for (int i = 0; i < 3000; ++i) machine.step(chooser);
@@ -134,12 +145,42 @@ TEST(DraftLength, StopsWhenTextTurnsHardAndComesBackWhenItTurnsEasy) {
   EXPECT_GT(machine.drafts_per_step(), 2.0);
 }
 
+TEST(DraftLength, ConfidenceSavesTheRowsOfWrongDrafts) {
+  for (const double acceptance : {0.5, 0.7}) {
+    Machine told(8), untold(8);
+    told.acceptance = untold.acceptance = acceptance;
+    told.row_share = untold.row_share = 0.4;
+    told.is_informed = true;
+    DraftLength with(5, true), without(5, true);
+    for (int i = 0; i < 3000; ++i) {
+      told.step(with);
+      untold.step(without);
+    }
+    EXPECT_GT(told.speed(), 1.02 * untold.speed()) << acceptance;
+    EXPECT_GT(told.speed(), 1.0) << acceptance;
+  }
+}
+
+TEST(DraftLength, ConfidenceThatIsWrongIsFoundOut) {
+  DraftLength chooser(4, true);
+  DraftHistory history;
+  const std::vector<float> sure = {3, 3, 3, 3};
+  EXPECT_GT(chooser.chance(3), 0.9);
+  for (int i = 0; i < 50; ++i) chooser.observe_drafts(history, {sure, 4, 0, false});
+  EXPECT_LT(chooser.chance(3), 0.3);
+  EXPECT_GT(chooser.chance(1.5f), 0.7) << "others are judged by themselves";
+  const std::vector<float> unsure = {-2, -2};
+  for (int i = 0; i < 50; ++i) chooser.observe_drafts(history, {unsure, 2, 2, false});
+  EXPECT_GT(chooser.chance(-2), 0.7);
+}
+
 TEST(DraftLength, GivesTheRowsToThoseWhoseDraftsAreAccepted) {
   DraftLength chooser(4, true);
   std::vector<DraftHistory> histories(2);
+  const std::vector<float> confidence(4, 0.0f);
   for (int i = 0; i < 30; ++i) {
-    chooser.observe_acceptance(histories[0], 4, 4, false);
-    chooser.observe_acceptance(histories[1], 4, 0, false);
+    chooser.observe_drafts(histories[0], {confidence, 4, 4, false});
+    chooser.observe_drafts(histories[1], {confidence, 4, 0, false});
     StepCost cost;
     cost.rows = cost.num_requests = cost.num_tokens = 2;
     cost.forward_ns = 1e6;
@@ -178,11 +219,13 @@ TEST(DraftLength, AFixedLengthIsWhatWasAskedFor) {
 TEST(DraftLength, TheEndOfAReplySaysNothingAboutTheDraftsBehindIt) {
   DraftHistory history;
   history.observe(5, 2, true, 0.9);
-  EXPECT_EQ(history.tried[1], 1.0);
-  EXPECT_EQ(history.tried[2], 0.0);
+  EXPECT_EQ(history.judged_at[1], 1.0);
+  EXPECT_EQ(history.judged_at[2], 0.0);
+  EXPECT_EQ(history.passes, 0.0);
   history.observe(5, 2, false, 0.9);
-  EXPECT_EQ(history.tried[2], 1.0);
-  EXPECT_EQ(history.accepted[2], 0.0);
+  EXPECT_EQ(history.judged_at[2], 1.0);
+  EXPECT_EQ(history.accepted_at[2], 0.0);
+  EXPECT_EQ(history.accepted, 2.0);
 }
 
 TEST(CostCurve, InterpolatesAndCarriesOn) {

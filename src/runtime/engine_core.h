@@ -107,8 +107,9 @@ class EngineCore {
   /// Computing part of a step, and what it says.
   struct Job {
     StepPlan plan;
-    std::vector<std::vector<int32_t>> tokens;  // of slices that decode, drafts included
-    std::vector<std::vector<int32_t>> drafts;  // [slice]
+    std::vector<std::vector<int32_t>> tokens;    // of slices that decode, drafts included
+    std::vector<std::vector<int32_t>> drafts;    // [slice], those that are verified
+    std::vector<std::vector<float>> confidence;  // [slice], of all that were made
     Status status;
     std::exception_ptr thrown;
     double draft_ns = 0, forward_ns = 0;
@@ -129,16 +130,18 @@ class EngineCore {
   Status compute(Job& job, const std::function<void()>& while_computing);
   void run_job(Job& job);
   Status run_drafts(Job& job);
+  static void keep_drafts(Job& job, size_t slice, int32_t count);
   Status run_forward(Job& job);
   Status settle(Job& job);
   void settle_doomed(Job& job);
   bool has_progress(const ScheduledSlice& slice) const;
   void fail_slices(Job& job, const Error& error);
-  void take_outcome(const ScheduledSlice& slice, SliceOutcome& outcome);
+  void take_outcome(const ScheduledSlice& slice, SliceOutcome& outcome, std::span<const float> confidence);
   void take_scores(const ScheduledSlice& slice, SliceOutcome& outcome, int64_t first_row);
   void complete_prompt(RequestState& request, int64_t now);
   void take_tokens(const ScheduledSlice& slice, SliceOutcome& outcome);
-  void count_drafts(const ScheduledSlice& slice, const SliceOutcome& outcome);
+  void count_drafts(const ScheduledSlice& slice, const SliceOutcome& outcome,
+                    std::span<const float> confidence);
   void observe(const Job& job, std::span<const SliceOutcome> outcomes);
   void end(RequestId id, FinishReason reason, std::optional<int32_t> stop_token = {},
            std::optional<Error> error = {});

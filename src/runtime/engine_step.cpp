@@ -45,6 +45,7 @@ Status EngineCore::compute(Job& job, const std::function<void()>& while_computin
   const int64_t now = options_.clock->now_ns();
   job.tokens.resize(job.plan.slices.size());
   job.drafts.resize(job.plan.slices.size());
+  job.confidence.resize(job.plan.slices.size());
   for (const ScheduledSlice& slice : job.plan.slices) {
     if (slice.request->scheduled_ns == 0) slice.request->scheduled_ns = now;
   }
@@ -83,17 +84,33 @@ void EngineCore::run_job(Job& job) {
   }
 }
 
-/// Completes the slices that have drafts. Where drafting fails they go without.
+/// Leaves the first `count` drafts of a slice.
+void EngineCore::keep_drafts(Job& job, size_t slice, int32_t count) {
+  ScheduledSlice& s = job.plan.slices[slice];
+  const int32_t less = s.num_drafts - count;
+  s.num_tokens -= less;
+  job.plan.num_tokens -= less;
+  job.plan.num_logit_rows -= less;
+  s.logit_offsets.resize(1 + static_cast<size_t>(count));
+  s.num_drafts = count;
+  job.drafts[slice].resize(static_cast<size_t>(count));
+}
+
+/// Drafts, and completes the slices with what is worth verifying. Where drafting fails they go without.
 Status EngineCore::run_drafts(Job& job) {
   std::vector<model::DraftSlice> slices;
+  std::vector<size_t> places;
   int32_t count = 0;
-  for (const ScheduledSlice& slice : job.plan.slices) {
+  for (size_t i = 0; i < job.plan.slices.size(); ++i) {
+    const ScheduledSlice& slice = job.plan.slices[i];
     if (slice.num_drafts == 0) continue;
     slices.push_back({*slice.request->sequence, slice.request->tokens.back()});
+    places.push_back(i);
     count = std::max(count, slice.num_drafts);
   }
   if (slices.empty()) return Ok{};
-  std::vector<int32_t> tokens(slices.size() * static_cast<size_t>(count));
+  const auto width = static_cast<size_t>(count);
+  std::vector<int32_t> tokens(slices.size() * width);
   std::vector<float> confidence(tokens.size());
   const int64_t began = options_.clock->now_ns();
   const Status status = runner_->draft(slices, count, tokens, confidence);
@@ -103,24 +120,22 @@ Status EngineCore::run_drafts(Job& job) {
   if (!status.ok()) {
     const Code code = status.error().code();
     if (code == Code::device || code == Code::internal) return status;
+    for (const size_t place : places) keep_drafts(job, place, 0);
+    return Ok{};
   }
-  size_t next = 0;
-  for (size_t i = 0; i < job.plan.slices.size(); ++i) {
-    ScheduledSlice& slice = job.plan.slices[i];
-    if (slice.num_drafts == 0) continue;
-    if (status.ok()) {
-      const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(next * static_cast<size_t>(count));
-      job.drafts[i].assign(first, first + slice.num_drafts);
-      job.tokens[i] = {slice.request->tokens.back()};
-      job.tokens[i].insert(job.tokens[i].end(), job.drafts[i].begin(), job.drafts[i].end());
-    } else {
-      slice.num_tokens -= slice.num_drafts;
-      job.plan.num_tokens -= slice.num_drafts;
-      job.plan.num_logit_rows -= slice.num_drafts;
-      slice.logit_offsets.resize(1);
-      slice.num_drafts = 0;
+  const int64_t num_made = job.plan.num_tokens;
+  const auto num_requests = static_cast<int64_t>(job.plan.slices.size());
+  for (size_t n = 0; n < places.size(); ++n) {
+    const size_t place = places[n];
+    const ScheduledSlice& slice = job.plan.slices[place];
+    const auto first = static_cast<std::ptrdiff_t>(n * width);
+    job.drafts[place].assign(tokens.begin() + first, tokens.begin() + first + slice.num_drafts);
+    job.confidence[place].assign(confidence.begin() + first, confidence.begin() + first + slice.num_drafts);
+    if (job.plan.is_decode_only) {
+      keep_drafts(job, place, draft_length_.keep(job.confidence[place], num_requests, num_made));
     }
-    ++next;
+    job.tokens[place] = {slice.request->tokens.back()};
+    job.tokens[place].insert(job.tokens[place].end(), job.drafts[place].begin(), job.drafts[place].end());
   }
   return Ok{};
 }
@@ -181,7 +196,7 @@ Status EngineCore::settle(Job& job) {
     const ScheduledSlice& slice = job.plan.slices[i];
     if (slice.request != nullptr) {
       take_scores(slice, outcomes[i], first_row);
-      take_outcome(slice, outcomes[i]);
+      take_outcome(slice, outcomes[i], job.confidence[i]);
     }
     first_row += static_cast<int64_t>(slice.logit_offsets.size());
   }
@@ -240,14 +255,15 @@ void EngineCore::take_scores(const ScheduledSlice& slice, SliceOutcome& outcome,
   }
 }
 
-void EngineCore::take_outcome(const ScheduledSlice& slice, SliceOutcome& outcome) {
+void EngineCore::take_outcome(const ScheduledSlice& slice, SliceOutcome& outcome,
+                              std::span<const float> confidence) {
   RequestState& request = *slice.request;
   const RequestId id = request.id;
   const int64_t length = slice.begin + slice.num_tokens - slice.num_drafts + outcome.num_accepted;
   if (length < slice.begin + slice.num_tokens) runner_->truncate(*request.sequence, length);
   request.num_computed = length;
   if (!outcome.error) prefix_.keep_step(request, slice.begin);
-  if (slice.num_drafts > 0) count_drafts(slice, outcome);
+  if (!confidence.empty()) count_drafts(slice, outcome, confidence);
   const bool is_prompt_done = request.num_computed >= request.num_prompt_tokens;
   if (is_prompt_done && !request.is_prompt_counted && !(outcome.error && outcome.tokens.empty())) {
     complete_prompt(request, options_.clock->now_ns());
@@ -286,12 +302,15 @@ void EngineCore::take_tokens(const ScheduledSlice& slice, SliceOutcome& outcome)
   }
 }
 
-void EngineCore::count_drafts(const ScheduledSlice& slice, const SliceOutcome& outcome) {
+void EngineCore::count_drafts(const ScheduledSlice& slice, const SliceOutcome& outcome,
+                              std::span<const float> confidence) {
   RequestState& request = *slice.request;
   request.drafted_tokens += slice.num_drafts;
   request.accepted_tokens += outcome.num_accepted;
   const bool is_cut = outcome.end.has_value() || outcome.error.has_value();
-  draft_length_.observe_acceptance(request.draft_history, slice.num_drafts, outcome.num_accepted, is_cut);
+  draft_length_.observe_drafts(request.draft_history,
+                               {confidence, slice.num_drafts, outcome.num_accepted, is_cut});
+  if (slice.num_drafts == 0) return;
   const std::lock_guard lock(stats_mutex_);
   ++speculation_.drafts;
   speculation_.draft_tokens += slice.num_drafts;

@@ -660,6 +660,22 @@ TEST(LocalEngine, OptionsOutOfRangeAreNamed) {
   expect_refusal(options, "max_logit_rows");
 }
 
+TEST(LocalEngine, EightVeryLongPromptsAllEnd) {  // E-scheduler-01
+  EngineSetup setup;
+  setup.runner = {.max_model_len = 71000, .page_tokens = 64, .blocks = 8 * 1110, .layers = 2};
+  setup.options.max_num_seqs = 8;
+  setup.options.max_num_batched_tokens = 4096;
+  const auto engine = setup.make();
+  std::vector<std::shared_ptr<Recorder>> sinks;
+  for (int32_t i = 0; i < 8; ++i) {
+    std::vector<int32_t> prompt(70000, 5);
+    prompt[static_cast<size_t>(i)] = 6;
+    sinks.push_back(start(*engine, make_request(std::move(prompt), 3)));
+  }
+  for (const auto& sink : sinks) EXPECT_EQ(sink->wait().completion_tokens, 3);
+  EXPECT_EQ(engine->stats().cache_blocks_used, 0);
+}
+
 TEST(LocalEngine, ManyThreadsGetTheRepliesTheyWouldGetAlone) {
   EngineSetup setup;
   setup.runner = {.page_tokens = 4, .blocks = 40};
