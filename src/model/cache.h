@@ -74,6 +74,7 @@ struct PrefixPages {
 };
 
 inline PrefixPages prefix_pages(const CacheLayout& layout, int64_t bytes) {
+  if (layout.block_bytes == 0) return {};  // no compressed entries: nothing that a prefix could continue from
   return {bytes / 2 / layout.block_bytes, bytes / 2 / layout.window_page_bytes()};
 }
 

@@ -233,7 +233,7 @@ void add_caches(MemoryPlan& plan) {
   const MemorySettings& settings = plan.settings;
   const model::CacheLayout layout =
       model::make_cache_layout(plan.config, settings.numerics, settings.with_drafts);
-  const int64_t blocks = settings.kv_cache_bytes > 0
+  const int64_t blocks = settings.kv_cache_bytes > 0 && layout.block_bytes > 0
                              ? std::max<int64_t>(settings.kv_cache_bytes / layout.block_bytes, 1)
                              : model::pages_for(settings.max_model_len) * settings.max_num_seqs;
   const int64_t windows = layout.promised_windows(settings.max_num_seqs, settings.max_num_batched_tokens);

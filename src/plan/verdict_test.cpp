@@ -204,7 +204,6 @@ TEST(Verdict, placements_of_later_versions_are_unsupported_and_nonsense_is_refus
   EXPECT_EQ(code_of("auto", "12"), 5);
   EXPECT_EQ(code_of("moon", "auto"), 2);
   EXPECT_EQ(code_of("auto", "some"), 2);
-  EXPECT_EQ(code_of("auto", "auto", 2'000'000), 2);
   EXPECT_EQ(code_of("disk", "all", 1 << 20), 0);
 }
 
@@ -316,6 +315,19 @@ TEST(Verdict, takes_a_smaller_cache_when_asked_to) {
   EXPECT_LE(small.memory.bytes(PartKind::kv_cache), request.kv_cache_bytes + 4096);
   EXPECT_GT(small.memory.bytes(PartKind::kv_cache), request.kv_cache_bytes / 2);
   EXPECT_LT(small.memory.kv_tokens, whole.memory.kv_tokens);
+}
+
+TEST(Verdict, keeps_no_prefixes_of_a_model_without_compressed_entries) {
+  const auto config = config_of("synthetic:v41?layers=1&experts=64&vocab=4096");
+  ASSERT_TRUE(config.ok());
+  PlanRequest request;
+  request.kv_cache_bytes = int64_t{1} << 20;
+  for (const int64_t bytes : {int64_t{-1}, kGiB}) {
+    request.prefix_cache_bytes = bytes;
+    const Plan plan = plan_of(*config, *describe_machine("ram=512G"), request);
+    EXPECT_EQ(plan.memory.settings.prefix_cache_bytes, 0);
+    EXPECT_EQ(plan.memory.bytes(PartKind::prefix_cache), 0);
+  }
 }
 
 TEST(Verdict, allows_a_context_beyond_the_configs) {

@@ -185,7 +185,9 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   model_options.prefix_windows = options.prefix_windows;
   if (options.kv_cache_bytes > 0) {
     const auto layout = model::make_cache_layout(config, model_options.numerics, model_options.with_drafts);
-    model_options.num_blocks = std::max<int64_t>(options.kv_cache_bytes / layout.block_bytes, 1);
+    if (layout.block_bytes > 0) {
+      model_options.num_blocks = std::max<int64_t>(options.kv_cache_bytes / layout.block_bytes, 1);
+    }
   }
   model_options.scratch_bytes = scratch_space_bytes(config, model_options);
   std::vector<int32_t> token_map;
@@ -281,6 +283,7 @@ runtime::EngineOptions engine_with_reuse(const runtime::EngineOptions& engine_op
                                                : reuse.speculative_tokens;
   engine.replay_trim = options.switches.replay_trim;
   engine.prefix_cache_bytes = result.prefix_cache_bytes;
+  engine.replay_trim = options.switches.replay_trim;
   engine.model_identity = model_identity(result.opened, options);
   open_disk_tier(reuse, engine, result);
   return engine;
