@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "model/synthetic.h"
 #include "model/weights.h"
+#include "plan/memory_step.h"
 #include "plan/release.h"
 
 namespace rorqual::plan {
@@ -103,6 +104,16 @@ TEST(Memory, engram_on_disk_moves_the_tables_and_nothing_else) {
   EXPECT_EQ(host.bytes(PartKind::engram_tables), disk.bytes(PartKind::engram_tables));
   EXPECT_NEAR(static_cast<double>(host.bytes(Tier::ram) - disk.bytes(Tier::ram)),
               static_cast<double>(disk.bytes(Tier::disk)), 4 << 20);  // pages
+}
+
+TEST(Memory, scores_of_the_index_need_bounded_space_at_any_context) {  // E-attention-10
+  const auto config = model::release_config();
+  MemorySettings settings;
+  settings.max_num_seqs = 32;
+  settings.max_model_len = 48 << 10;
+  const int64_t at_48k = step_scratch_bytes(config, settings);
+  settings.max_model_len = 1 << 20;
+  EXPECT_LE(step_scratch_bytes(config, settings) - at_48k, 16 << 20);
 }
 
 TEST(Memory, caches_and_buffers_grow_with_what_is_asked_for) {

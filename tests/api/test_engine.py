@@ -254,6 +254,15 @@ class Reuse(EngineTest):
         self.assertEqual(reuse(warm)["cached"], pages(5523))
         self.assertEqual(bits(self.program.complete(edited, 6)), bits(self.program.cold(edited, 6)))
 
+    def test_a_replay_trim_is_told_and_leaves_nothing(self):  # E-attention-15
+        prompt = tokens(900, "trimmed")
+        trimmed = self.program.complete(prompt, 8, replay_trim=64)
+        self.assertEqual(trimmed["usage"]["rorqual"]["replay_trim"], 64)
+        exact = self.program.complete(prompt, 8)
+        self.assertEqual(exact["usage"]["rorqual"]["replay_trim"], 0)
+        self.assertEqual(bits(exact), bits(self.program.cold(prompt, 8)))
+        self.assertNotEqual(bits(trimmed), bits(exact), "nothing was trimmed")
+
     def test_an_immediate_repeat_is_a_hit_every_time(self):  # E-prefix-cache-21
         connection = http.client.HTTPConnection("127.0.0.1", self.program.port, timeout=DEADLINE_S)
         for i in range(100):
