@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cctype>
 #include <cstdio>
@@ -26,10 +27,15 @@ struct Setup {
   kernels::Numerics numerics = kernels::Numerics::reference;
 };
 
-std::unique_ptr<Model> load(const Setup& setup) {
-  auto source = format::open_checkpoint(std::string(RORQUAL_SOURCE_DIR) + "/" + setup.folder);
+std::unique_ptr<format::TensorSource> open_source(const std::string& folder) {
+  auto source = format::open_checkpoint(std::string(RORQUAL_SOURCE_DIR) + "/" + folder);
   EXPECT_TRUE(source.ok()) << source.error().message();
-  const auto config = parse_config(*(*source)->read_text("config.json"));
+  return *std::move(source);
+}
+
+/// `source` outlives the model when Engram tables stay on disk.
+std::unique_ptr<Model> load(const Setup& setup, const format::TensorSource& source, bool engram_on_disk) {
+  const auto config = parse_config(*source.read_text("config.json"));
   EXPECT_TRUE(config.ok());
   std::vector<int32_t> map;  // any map with all classes will do
   for (int64_t i = 0; !config->engram_layer_ids.empty() && i < config->vocab_size; ++i) {
@@ -43,9 +49,15 @@ std::unique_ptr<Model> load(const Setup& setup) {
   options.max_step_rows = 2048;
   options.max_sequences = 3;
   options.prefix_windows = 32;
-  auto model = Model::load(**source, *config, map, options);
+  options.engram_on_disk = engram_on_disk;
+  auto model = Model::load(source, *config, map, options);
   EXPECT_TRUE(model.ok()) << model.error().message();
   return *std::move(model);
+}
+
+std::unique_ptr<Model> load(const Setup& setup) {
+  const auto source = open_source(setup.folder);
+  return load(setup, *source, false);
 }
 
 using Bytes = std::vector<std::byte>;
@@ -383,6 +395,56 @@ TEST_P(ForwardRows, ATrimDoesNotDependOnChunksAndIsExactForShortPrompts) {
   session.step(48);
   session.finish();
   expect_equal(session.reading(), run_whole(*model_, brief));
+}
+
+/// A checkpoint whose reads fail while `is_broken`.
+class FailingSource final : public format::TensorSource {
+ public:
+  explicit FailingSource(const std::string& folder) : source_(open_source(folder)) {}
+
+  const std::vector<format::TensorInfo>& tensors() const override { return source_->tensors(); }
+
+  Status read(const format::TensorInfo& tensor, int64_t offset, std::span<std::byte> dst) const override {
+    if (is_broken) return Error(Code::io, "the disk is gone");
+    return source_->read(tensor, offset, dst);
+  }
+
+  Result<std::string> read_text(std::string_view file) const override { return source_->read_text(file); }
+
+  std::string name() const override { return source_->name(); }
+
+  std::atomic<bool> is_broken{false};
+
+ private:
+  std::unique_ptr<format::TensorSource> source_;
+};
+
+Setup tiny_a() {
+  return {"tests/models/tiny-a", kernels::Numerics::reference};
+}
+
+TEST(ForwardEngram, AReadErrorFailsTheStepAndAfterItTheSameStepGivesTheRightBits) {
+  const auto setup = tiny_a();
+  const auto in_memory = load(setup);
+  std::mt19937_64 random(11);
+  const Prompt prompt = make_prompt(random, *in_memory, 150);
+  const Reading want = run_whole(*in_memory, prompt);
+  FailingSource source(setup.folder);
+  const auto on_disk = load(setup, source, true);
+  Session session(*on_disk, prompt, true);
+  session.open();
+  while (session.done() < session.end()) {
+    source.is_broken = true;
+    const StepSlice next = session.slice(std::min<int64_t>(50, session.end() - session.done()));
+    std::vector<float> logits(next.logit_offsets.size() * static_cast<size_t>(on_disk->vocab_size()));
+    const Status status = on_disk->forward(std::span(&next, 1), logits);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code(), Code::io);
+    source.is_broken = false;
+    session.step(std::min<int64_t>(50, session.end() - session.done()));
+  }
+  session.finish();
+  expect_equal(session.reading(), want);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ForwardRows,
