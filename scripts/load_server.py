@@ -7,6 +7,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -14,6 +15,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STOP_S = 60
+
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end with the script
 
 
 def clean_environment():

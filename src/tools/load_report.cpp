@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxErrorTexts = 5;
+constexpr size_t kMaxResidentSamples = 40;
 
 bool is_inside(double time_s, const LoadRun& run) {
   return time_s >= run.window_begin_s && time_s <= run.window_end_s;
@@ -99,6 +100,9 @@ void add_samples(const LoadRun& run, const std::vector<MetricsSample>& samples, 
     summary.accepted_by_position[i] =
         samples.back().accepted_by_position[i] - samples.front().accepted_by_position[i];
   }
+  const auto resident = series_of(samples, Series::resident_bytes);
+  const size_t stride = resident.size() / kMaxResidentSamples + 1;
+  for (size_t i = 0; i < resident.size(); i += stride) summary.resident_bytes.push_back(resident[i]);
   for (const MetricsSample& sample : samples) {
     const auto bytes = sample.at(Series::resident_bytes);
     if (!bytes || !is_inside(sample.time_s, run)) continue;
@@ -311,6 +315,9 @@ Json summary_json(const LoadSummary& summary) {
   for (const GateVerdict& verdict : summary.verdicts) {
     verdicts.push_back({{"gate", verdict.name}, {"met", verdict.is_met}, {"detail", verdict.detail}});
   }
+  Json resident = Json::array();
+  for (const CounterSample& sample : summary.resident_bytes)
+    resident.push_back({sample.time_s, sample.value});
   const double window_s = summary.window_s();
   const auto rate = [&](double tokens) { return window_s > 0 ? Json(tokens / window_s) : Json(nullptr); };
   return {

@@ -66,6 +66,7 @@ struct LoadSummary {
   std::optional<double> drafts, draft_tokens, accepted_tokens;                 // whole run
   std::array<double, kDraftPositions> accepted_by_position{};
   std::optional<double> resident_begin_bytes, resident_end_bytes, resident_max_bytes;  // in the window
+  std::vector<CounterSample> resident_bytes;  // of all samples, at most 40 of them
   Quantiles ttft_s, itl_s, tpot_s, latency_s, refusal_s, tokens_per_request, request_rate;
   std::vector<std::string> error_texts;  // a few, with their counts
   std::vector<GateVerdict> verdicts;
