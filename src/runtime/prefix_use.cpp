@@ -108,17 +108,19 @@ bool PrefixUse::prepare(RequestState& request, int64_t& fetch_bytes) {
   return is_complete;
 }
 
-void PrefixUse::refresh(RequestState& request) {
+bool PrefixUse::refresh(RequestState& request) {
   PrefixState& state = request.prefix;
-  if (!state.reads || state.generation == generation_) return;
-  if (state.hit.resume_position() == (request.num_tokens() - 1) / page_tokens_ * page_tokens_) return;
+  if (!state.reads || state.generation == generation_) return false;
+  const int64_t most = (request.num_tokens() - 1) / page_tokens_ * page_tokens_;
+  if (state.hit.resume_position() == most) return false;
   prefix::PrefixHit before = std::move(state.hit);
   const prefix::MissReport report = state.report;
   lookup(request);
   conclude(request);
-  if (state.hit.resume_position() >= before.resume_position()) return;
+  if (state.hit.resume_position() >= before.resume_position()) return true;
   state.hit = std::move(before);
   state.report = report;
+  return false;
 }
 
 void PrefixUse::forget(RequestState& request) {

@@ -37,8 +37,9 @@ class PrefixUse {
   /// cached_tokens are final.
   bool prepare(RequestState& request, int64_t& fetch_bytes);
 
-  /// Looks again if the cache has changed since, right before an admission; the better one stays.
-  void refresh(RequestState& request);
+  /// Looks again if the cache has changed since, right before an admission; the better one stays. True when
+  /// the hit is another.
+  bool refresh(RequestState& request);
 
   /// Forgets a lookup (its pages may be needed elsewhere, or the request begins anew).
   static void forget(RequestState& request);

@@ -362,6 +362,14 @@ Result<model::SequenceId> Scheduler::open(RequestState& request) {
   return sequence;
 }
 
+/// Makes room for all tokens of a waiting request and, unless nothing runs, a block more for each that does.
+bool Scheduler::has_room_for(const RequestState& request) {
+  const int64_t held =
+      request.is_swapped_out() ? 0 : static_cast<int64_t>(request.prefix.hit.blocks().size());
+  const int64_t missing = std::max<int64_t>(blocks_for(request.num_tokens()) - held, 0);
+  return make_room(request, missing + num_running());
+}
+
 bool Scheduler::admit(Queue::iterator waiting, StepPlan& plan) {
   RequestState& request = *waiting->second;
   const bool is_alone = running_.empty();
@@ -370,11 +378,10 @@ bool Scheduler::admit(Queue::iterator waiting, StepPlan& plan) {
     return false;
   };
   const bool is_swapped = request.is_swapped_out();
-  if (!is_swapped) parts_.prefix.refresh(request);
-  const int64_t held = is_swapped ? 0 : static_cast<int64_t>(request.prefix.hit.blocks().size());
-  const int64_t missing = std::max<int64_t>(blocks_for(request.num_tokens()) - held, 0);
-  if (!make_room(request, missing + num_running())) {
-    if (!is_alone || !make_room(request, missing)) return refuse(too_large(request, request.num_tokens()));
+  if (!has_room_for(request)) return refuse(too_large(request, request.num_tokens()));
+  // Only now: a long prompt that waits for room is not looked up again and again.
+  if (!is_swapped && parts_.prefix.refresh(request) && !has_room_for(request)) {
+    return refuse(too_large(request, request.num_tokens()));
   }
   const int64_t before = request.num_computed, replay_before = request.replay_end;
   if (!is_swapped) {

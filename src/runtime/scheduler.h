@@ -141,6 +141,7 @@ class Scheduler {
   int32_t draft_limit(const RequestState& request) const;
   void admit_waiting(StepPlan& plan);
   bool is_prepared(RequestState& request, StepPlan& plan);
+  bool has_room_for(const RequestState& request);
   bool admit(Queue::iterator waiting, StepPlan& plan);
   Result<model::SequenceId> open(RequestState& request);
   Error too_large(const RequestState& request, int64_t num_tokens) const;
