@@ -72,7 +72,20 @@ Options server_options() {
            .default_value = "20",
            .min = -1,
            .max = 1'000'000},
-          {.name = "shutdown-timeout",
+          {.name = "usage-extension",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "our own object in `usage`: reuse of the prompt, drafts, preemptions",
+           .default_value = "on"},
+          {.name = "access-log",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "one log line per finished request, never any text of it",
+           .default_value = "on"}};
+}
+
+Options time_options() {
+  return {{.name = "shutdown-timeout",
            .kind = OptionKind::real,
            .group = "server",
            .help = "seconds that running requests get to finish after SIGTERM",
@@ -87,17 +100,7 @@ Options server_options() {
            .value_name = "SECONDS",
            .default_value = "3600",
            .min = 0,
-           .max = 1e6},
-          {.name = "usage-extension",
-           .kind = OptionKind::flag,
-           .group = "server",
-           .help = "our own object in `usage`: reuse of the prompt, drafts, preemptions",
-           .default_value = "on"},
-          {.name = "access-log",
-           .kind = OptionKind::flag,
-           .group = "server",
-           .help = "one log line per finished request, never any text of it",
-           .default_value = "on"}};
+           .max = 1e6}};
 }
 
 Options engine_choice() {
@@ -313,6 +316,7 @@ Status chat(const Values& values) {
 CommandSpec serve_command() {
   auto options = model_options();
   append(options, server_options());
+  append(options, time_options());
   append(options, limit_options());
   append(options, reuse_options());
   append(options, engine_choice());

@@ -34,35 +34,11 @@ OptionSpec kernels_option() {
           .value_name = "TIER"};
 }
 
-Options limit_options() {
+namespace {
+
+/// What may wait, and in which order it runs.
+Options queue_options() {
   return {
-      max_model_len_option(),
-      {.name = "max-num-seqs",
-       .kind = OptionKind::integer,
-       .group = "memory",
-       .help = "requests that run at the same time",
-       .value_name = "N",
-       .default_value = "8",
-       .min = 1,
-       .max = 4096,
-       .is_common = true},
-      {.name = "max-num-batched-tokens",
-       .kind = OptionKind::size,
-       .group = "memory",
-       .help = "tokens of one step, prompts and answers together",
-       .value_name = "TOKENS",
-       .default_value = "512",
-       .min = 1,
-       .max = 65536},
-      {.name = "long-prefill-token-threshold",
-       .kind = OptionKind::size,
-       .group = "memory",
-       .help = "most prompt tokens of one request in one step beside others; auto = three quarters, 0 = off",
-       .value_name = "TOKENS",
-       .default_value = "auto",
-       .choices = "auto",
-       .min = 0,
-       .max = 65536},
       {.name = "max-queued-requests",
        .kind = OptionKind::integer,
        .group = "memory",
@@ -95,7 +71,40 @@ Options limit_options() {
            "ignored",
        .value_name = "POLICY",
        .default_value = "priority",
-       .choices = "priority|fcfs"},
+       .choices = "priority|fcfs"}};
+}
+
+}  // namespace
+
+Options limit_options() {
+  Options options = {
+      max_model_len_option(),
+      {.name = "max-num-seqs",
+       .kind = OptionKind::integer,
+       .group = "memory",
+       .help = "requests that run at the same time",
+       .value_name = "N",
+       .default_value = "8",
+       .min = 1,
+       .max = 4096,
+       .is_common = true},
+      {.name = "max-num-batched-tokens",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "tokens of one step, prompts and answers together",
+       .value_name = "TOKENS",
+       .default_value = "512",
+       .min = 1,
+       .max = 65536},
+      {.name = "long-prefill-token-threshold",
+       .kind = OptionKind::size,
+       .group = "memory",
+       .help = "most prompt tokens of one request in one step beside others; auto = three quarters, 0 = off",
+       .value_name = "TOKENS",
+       .default_value = "auto",
+       .choices = "auto",
+       .min = 0,
+       .max = 65536},
       {.name = "kv-cache-memory-bytes",
        .kind = OptionKind::size,
        .group = "memory",
@@ -111,6 +120,8 @@ Options limit_options() {
        .help = "source of the seeds of requests that give none; default: drawn at random",
        .value_name = "N",
        .min = 0}};
+  append(options, queue_options());
+  return options;
 }
 
 Options switch_options() {
