@@ -99,7 +99,7 @@ void Model::plan_step(Step& step, std::span<const StepSlice> slices) {
 }
 
 void Model::Step::allocate(const Config& config, const kernels::CacheFormat& format,
-                           kernels::Scratch& scratch, bool with_trace) {
+                           kernels::Scratch& scratch, bool with_trace, bool with_taps) {
   const int64_t t = num_rows, d = config.hidden_size, n = config.hc_mult, half = config.qk_rope_head_dim / 2;
   streams = scratch.alloc<float>(t * n * d);
   for (size_t i = 0; i < 2; ++i) {
@@ -128,7 +128,7 @@ void Model::Step::allocate(const Config& config, const kernels::CacheFormat& for
     selection.candidates.blocks = scratch.alloc<int32_t>(t * config.candidate_topk_blocks);
     selection.candidates.count = scratch.alloc<int32_t>(t);
   }
-  if (!config.dspark_target_layer_ids.empty() && !is_draft) {
+  if (with_taps && !config.dspark_target_layer_ids.empty()) {
     taps = scratch.alloc<float>(t * d * static_cast<int64_t>(config.dspark_target_layer_ids.size()));
   }
   if (with_trace) {
@@ -532,7 +532,7 @@ Status Model::run_backbone(Step& step) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(l)];
     const auto target =
         std::find(config_.dspark_target_layer_ids.begin(), config_.dspark_target_layer_ids.end(), l);
-    const bool is_target = target != config_.dspark_target_layer_ids.end();
+    const bool is_target = step.taps != nullptr && target != config_.dspark_target_layer_ids.end();
     if (weights.engram || is_target || probe_ != nullptr) flush_post(step);
     if (weights.engram) RORQUAL_TRY(run_engram(step, l, weights));
     if (is_target) run_tap(step, target - config_.dspark_target_layer_ids.begin());
@@ -585,7 +585,7 @@ Status Model::forward(std::span<const StepSlice> slices, std::span<float> logits
   const kernels::Scratch::Frame frame(scratch_);
   Step step;
   plan_step(step, slices);
-  step.allocate(config_, layout_.format, scratch_, probe_ != nullptr);
+  step.allocate(config_, layout_.format, scratch_, probe_ != nullptr, probe_ != nullptr || weights_.draft);
   if (hasher_) start_engram(step);
   RORQUAL_TRY(run_backbone(step));
   run_head(step, slices, logits);

@@ -87,7 +87,7 @@ struct Model::Step {
   float* router_gap = nullptr;
 
   void allocate(const Config& config, const kernels::CacheFormat& format, kernels::Scratch& scratch,
-                bool with_trace);
+                bool with_trace, bool with_taps = false);
 
   /// Adds the rows of one slice as one run.
   void add_slice(const StepSlice& slice, SequenceState& sequence, const SliceRows& plan);

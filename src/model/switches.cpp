@@ -56,7 +56,20 @@ constexpr SwitchSpec kSwitches[] = {
          "off for prompt logprobs",
      .public_name = "SWA bounded replay",
      .since = "0.1.0",
-     .record = {},
+     .record =
+         {.kl_neutral = "scored prompts keep every row",
+          .kl_code = "scored prompts keep every row",
+          .kl_agentic = "scored prompts keep every row",
+          .kl_panel = "scored prompts keep every row",
+          .gate =
+              "not run: a capture scores prompts, and those keep every row. Instead, 120 held-out prompts of "
+              "the demonstration model (`bench_replay_trim models/mini bench/prompts/*.jsonl`), answers "
+              "forced behind trimmed prompts: KL of code, tool, needle 7.5e-8, 6.8e-7, 1.7e-5 with 64 rows "
+              "and 0, 1.4e-7, 5.0e-6 with 128; all 2,833 forced tokens agree, all 120 answers are identical. "
+              "From 190 rows on it is exact there; the release's cone is 2,414",
+          .speed = "release, by rows times layers: 20 % less for a prompt of 4,096 tokens, 6 % for 16,384 "
+                   "(128 rows); demonstration model: none that could be measured",
+          .memory = "none"},
      .read = [](const Switches& s) -> std::string_view {
        for (const auto& [name, rows] : kTrims) {
          if (rows == s.replay_trim) return name;

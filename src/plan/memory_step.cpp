@@ -125,7 +125,7 @@ class StepReplay {
       scratch_.take(t_ * c_.candidate_topk_blocks * kInt);
       scratch_.take(t_ * kInt);
     }
-    if (is_backbone && !c_.dspark_target_layer_ids.empty()) {
+    if (is_backbone && settings_.with_drafts && !c_.dspark_target_layer_ids.empty()) {
       floats(t_ * d * static_cast<int64_t>(c_.dspark_target_layer_ids.size()));
     }
   }
