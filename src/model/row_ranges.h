@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rows of a slice a layer has to run so that everything read later is complete: logits rows, and the
 // windows before given positions. Row p of layer l reads layer l's window records of p-W+1 … p, and those
-// need the rows below; so each layer downwards adds W-1 rows to the cone (docs/numerics.md, "Window KV and prefix reuse").
+// need the rows below; so each layer downwards adds W-1 rows to the cone (docs/numerics.md, "Window KV and
+// prefix reuse").
 #pragma once
 
 #include <cstdint>
