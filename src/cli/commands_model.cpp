@@ -14,6 +14,7 @@
 #include "tools/check_forward.h"
 #include "tools/check_invariance.h"
 #include "tools/check_ops.h"
+#include "tools/check_replies.h"
 #include "tools/check_stats.h"
 #include "tools/check_text.h"
 #include "tools/inspect.h"
@@ -103,7 +104,7 @@ Status finish_check(const tools::CheckReport& report, const Status& status, bool
 Status check(const Values& values) {
   const auto kind = values.text("kind");
   const auto& files = values.list("files");
-  if (files.empty() && kind != "invariance" && kind != "forward") {
+  if (files.empty() && kind != "invariance" && kind != "replies" && kind != "forward") {
     return Error(Code::invalid_argument, fmt::format("check {}: missing argument FILE", kind),
                  fmt::format("rorqual check {} FILE …", kind));
   }
@@ -133,6 +134,19 @@ Status check(const Values& values) {
     options.open = open;
     options.tokens = values.integer("tokens");
     return finish_check(report, tools::check_invariance(options, report), as_json);
+  }
+  if (kind == "replies") {
+    tools::CheckRepliesOptions options;
+    options.open = open;
+    if (!files.empty()) options.open.model = files.front();
+    if (files.size() > 1) options.files.assign(files.begin() + 1, files.end());
+    options.prompts = values.integer("prompts");
+    options.cells = values.integer("cells");
+    options.is_full = values.flag("full");
+    options.seed = static_cast<uint64_t>(values.integer("seed"));
+    options.shard = values.integer("shard");
+    options.shards = values.integer("shards");
+    return finish_check(report, tools::check_replies(options, report), as_json);
   }
   return finish_check(
       report,
@@ -238,14 +252,38 @@ CommandSpec inspect_command() {
       .run = inspect};
 }
 
+/// What `check replies` asks for.
+std::vector<OptionSpec> replies_options() {
+  const auto number = [](const char* name, const char* help, const char* value, int64_t least, int64_t most) {
+    return OptionSpec{.name = name,
+                      .kind = OptionKind::integer,
+                      .group = "replies",
+                      .help = help,
+                      .value_name = "N",
+                      .default_value = value,
+                      .min = static_cast<double>(least),
+                      .max = static_cast<double>(most)};
+  };
+  return {number("prompts", "most prompts", "100", 1, 1'000'000),
+          number("cells", "conditions of each prompt, a multiple of 4", "12", 4, 4096),
+          {.name = "full",
+           .kind = OptionKind::flag,
+           .group = "replies",
+           .help = "every combination of conditions instead of --cells drawn ones"},
+          number("seed", "of the drawn conditions", "1", 0, int64_t{1} << 53),
+          number("shard", "run only the groups of requests of this number", "0", 0, 4096),
+          number("shards", "… of so many", "1", 1, 4096)};
+}
+
 CommandSpec check_command() {
   CommandSpec command = {
       .name = "check",
       .summary = "run files of golden vectors and count passed and failed",
       .description =
           "Kinds: encoding, encoder-ext, tokenizer, parsing, image-tokens, ops, stats and counters take "
-          "vector files; forward takes MODEL_DIR and fixtures; invariance takes a model. Ends with `N "
-          "passed, M failed`; exit 1 on a failure, or if none ran.",
+          "vector files; forward takes MODEL_DIR and fixtures; invariance takes a model; replies "
+          "takes a model and files of prompts, and asks a running engine for the same replies in every way. "
+          "Ends with `N passed, M failed`; exit 1 on a failure, or if none ran.",
       .example = "rorqual check ops tests/golden/ops/*.safetensors",
       .options =
           {{.name = "kind",
@@ -254,13 +292,15 @@ CommandSpec check_command() {
             .help = "what the files hold",
             .value_name = "KIND",
             .choices =
-                "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|counters|forward|invariance",
+                "encoding|encoder-ext|tokenizer|parsing|image-tokens|ops|stats|counters|forward|invariance|"
+                "replies",
             .is_positional = true,
             .is_required = true},
            {.name = "files",
             .kind = OptionKind::path,
             .group = "arguments",
-            .help = "vector files; forward: MODEL_DIR, then files or folders; invariance: MODEL_DIR",
+            .help = "vector files; forward: MODEL_DIR, then files or folders; invariance: "
+                    "MODEL_DIR; replies: MODEL_DIR, then JSON lines with \"prompt\"",
             .value_name = "FILE",
             .is_list = true,
             .is_positional = true},
@@ -285,6 +325,7 @@ CommandSpec check_command() {
             .max = 65536},
            threads_option("input")},
       .run = check};
+  append(command.options, replies_options());
   append(command.options, switch_options());  // forward and invariance
   return command;
 }

@@ -133,8 +133,7 @@ Options switch_options() {
                        .help = spec.help,
                        .value_name = "FORM",
                        .default_value = spec.exact_value,
-                       .choices = spec.choices,
-                       .is_common = true});
+                       .choices = spec.choices});
   }
   options.push_back({.name = "exact-switches",
                      .kind = OptionKind::flag,

@@ -187,7 +187,9 @@ TEST(EngramReader, ABatchMayBeGivenUpAtAnyTime) {
     Wanted wanted;
     make_wanted(wanted, table, static_cast<int64_t>(random() % 300), 0, random);
     const auto batch = reader.start(std::span(&wanted.request, 1));
-    if (round % 3 == 0) EXPECT_TRUE(batch->wait(0).ok());
+    if (round % 3 == 0) {
+      EXPECT_TRUE(batch->wait(0).ok());
+    }
   }
 }
 
