@@ -107,7 +107,7 @@ TEST(Captures, AreTheSameForAnyNumberOfStreamsChunksAndACacheThatIsTooSmall) {
   ASSERT_TRUE(alone.ok());
   for (const int64_t streams : {2, 8, 30}) {
     const auto engine =
-        fake_engine({.runner = {.blocks_total = 14}, .streams = 8, .step_tokens = 13, .logit_rows = 9});
+        fake_engine({.runner = {.blocks = 14}, .streams = 8, .step_tokens = 13, .logit_rows = 9});
     const auto many = capture(*engine, corpus, {.top_k = 7, .streams = streams});
     ASSERT_TRUE(many.ok()) << many.error().message();
     expect_same(*alone, *many);
