@@ -337,6 +337,7 @@ Json summary_json(const LoadSummary& summary) {
         {"resident_begin_bytes", or_null(summary.resident_begin_bytes)},
         {"resident_end_bytes", or_null(summary.resident_end_bytes)},
         {"resident_max_bytes", or_null(summary.resident_max_bytes)},
+        {"resident_bytes", std::move(resident)},
         {"drafts", drafts_json(summary)},
         {"missed_samples", context.missed_samples}}},
       {"client",

@@ -264,6 +264,9 @@ TEST(Reports, HaveMeanAndSpreadOfEachTier) {
   EXPECT_THAT(summaries_csv({first}, "prefill", "m"), HasSubstr(",16.000,2.000000,2.000000,,0,0,0,"));
   EXPECT_THAT(summaries_text({first, second}), HasSubstr("1.5 generated tokens/s, sample sd 0.7, 2 runs"));
   EXPECT_THAT(summary_json(first).dump(), Not(HasSubstr("nan")));
+  const auto resident = summary_json(first)["server"]["resident_bytes"];
+  ASSERT_EQ(resident.size(), samples().size());
+  EXPECT_EQ(resident[1], nlohmann::ordered_json({101.0, 1e6 + 2}));
 }
 
 }  // namespace
