@@ -264,8 +264,7 @@ Status read_target(const Values& values, tools::BenchServeOptions& options) {
   options.api_key = values.text("api-key");
   options.model = values.text("served-model-name");
   options.timeout_s = values.real("timeout");
-  options.starts_server = options.url.empty();
-  if (!options.starts_server && (values.has("model") || values.has("serve-option"))) {
+  if (!options.url.empty() && (values.has("model") || values.has("serve-option"))) {
     return Error(Code::invalid_argument, "--url excludes MODEL and --serve-option", "leave one of them out");
   }
   if (values.has("model")) options.serve_arguments.push_back(values.text("model"));

@@ -22,6 +22,11 @@ namespace rorqual::model {
 
 /// Most drafts of one pass, and how far a sequence can be truncated.
 inline constexpr int64_t kMaxDrafts = 7;
+
+/// Rows of draft logits at a time.
+inline constexpr int64_t kMaxDraftLogitRows = 128;
+
+static_assert(kPageTokens == kernels::kWindowPageTokens);
 inline constexpr int64_t kTruncateSlack = 8;
 
 /// Offsets of everything that one page of either kind, and one sequence, holds.

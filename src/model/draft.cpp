@@ -10,12 +10,6 @@
 #include "model/step.h"
 
 namespace rorqual::model {
-namespace {
-
-constexpr int64_t kMaxLogitRows = 128;  // rows of draft logits at a time (plan/memory_step.cpp)
-
-}  // namespace
-
 /// main_x = norm(main_proj(taps)); every stage's window record comes straight from it.
 void Model::store_draft_context(Step& step) {
   const kernels::Scratch::Frame frame(scratch_);
@@ -36,29 +30,11 @@ void Model::store_draft_context(Step& step) {
   norm.eps = static_cast<float>(config_.rms_norm_eps);
   norm.y = main_x;
   kernels_->norm(context_, norm);
-  step.windows.resize(step.states.size());
   for (size_t m = 0; m < draft.stages.size(); ++m) {
-    kernels::AttentionInputArgs inputs;
-    inputs.num_rows = step.num_rows;
-    inputs.shape = attention_shape();
-    inputs.weights = &draft.stages[m].attention;
-    inputs.x = main_x;
-    inputs.angles = step.window_angles;
-    inputs.window_records = step.window_records;
-    kernels_->attention_inputs(context_, inputs);
-    for (size_t s = 0; s < step.states.size(); ++s) {
-      step.windows[s] = step.states[s]->window(config_.num_hidden_layers + static_cast<int64_t>(m));
-    }
-    kernels::CommitWindowArgs commit;
-    commit.plan = &step.plan;
-    commit.format = layout_.format;
-    commit.window_records = step.window_records;
-    commit.windows = step.windows;
-    kernels_->commit_window(context_, commit);
-    for (size_t s = 0; s < step.states.size(); ++s) {
-      step.states[s]->add_window(config_.num_hidden_layers + static_cast<int64_t>(m), step.rows[s].start,
-                                 step.rows[s].start + step.rows[s].row_count);
-    }
+    const int64_t layer = config_.num_hidden_layers + static_cast<int64_t>(m);
+    bind_windows(step, layer);
+    project_inputs(step, draft.stages[m], main_x, false);
+    commit_windows(step, layer);
   }
 }
 
@@ -143,13 +119,7 @@ void Model::run_draft(const DraftRows& rows) {
     step.rows.push_back(block);
     step.states.push_back(&sequence);
   }
-  step.num_rows = static_cast<int64_t>(step.token_ids.size());
-  step.plan.num_rows = static_cast<int32_t>(step.num_rows);
-  step.plan.token_ids = step.token_ids;
-  step.plan.positions = step.positions;
-  step.plan.is_image = step.is_image;
-  step.plan.sequence_of_row = step.sequence_of_row;
-  step.plan.sequences = step.rows;
+  step.update_plan();
   step.allocate(config_, layout_.format, scratch_, false);
   run_draft_stages(step);
   run_draft_heads(step, rows);
@@ -197,7 +167,7 @@ void Model::run_draft_heads(Step& step, const DraftRows& rows) {
                   hidden + (s * count + i) * d);
     }
   }
-  const int64_t most = std::max<int64_t>(1, kMaxLogitRows / count);
+  const int64_t most = std::max<int64_t>(1, kMaxDraftLogitRows / count);
   for (int64_t begin = 0; begin < num_sequences; begin += most) {
     const int64_t end = std::min(num_sequences, begin + most);
     DraftRows part = rows;

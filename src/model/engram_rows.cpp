@@ -198,7 +198,8 @@ EngramReader::Batch::~Batch() {
   std::unique_lock lock(reader_.mutex_);
   for (const auto& part : parts_) {
     part->is_given_up = true;
-    if (part->stage == Part::Stage::waiting) part->stage = Part::Stage::reading;  // nothing was listed
+    if (part->stage == Part::Stage::sorting) continue;  // its reader ends it; the list is in the making
+    part->stage = Part::Stage::reading;                 // if it was waiting, nothing was listed
     part->next = part->extents.size();
   }
   for (const auto& part : parts_) {

@@ -273,12 +273,12 @@ void Model::bind_compressed(Step& step, int64_t layer, const LayerWeights& weigh
   for (size_t s = 0; s < step.states.size(); ++s) step.compressed[s] = step.states[s]->compressed(source);
 }
 
-void Model::project_inputs(Step& step, const LayerWeights& weights, bool with_queries) {
+void Model::project_inputs(Step& step, const LayerWeights& weights, const float* x, bool with_queries) {
   kernels::AttentionInputArgs inputs;
   inputs.num_rows = step.num_rows;
   inputs.shape = attention_shape();
   inputs.weights = &weights.attention;
-  inputs.x = step.x;
+  inputs.x = x;
   inputs.angles = weights.ratio > 0 ? step.compressed_angles : step.window_angles;
   inputs.qr = with_queries ? step.qr : nullptr;
   inputs.q = with_queries ? step.q : nullptr;
@@ -351,7 +351,7 @@ Status Model::run_attention(Step& step, int64_t layer, const LayerWeights& weigh
   std::vector<Step::Kept> kept;
   const bool falls_away = step.find_kept(layer, kept);
   if (!falls_away || !kept.empty()) RORQUAL_TRY(step.check_windows(layer, kept));
-  project_inputs(step, weights, !falls_away);
+  project_inputs(step, weights, step.x, !falls_away);
   run_compress(step, weights);
   if (falls_away) {
     const std::vector<kernels::WindowCache> windows = step.windows_before(kept, layout_.format, scratch_);
@@ -360,7 +360,7 @@ Status Model::run_attention(Step& step, int64_t layer, const LayerWeights& weigh
     if (step.num_rows == 0) return Ok{};
     step.windows = windows;
     bind_compressed(step, layer, weights);
-    project_inputs(step, weights, true);
+    project_inputs(step, weights, step.x, true);
   }
   if (weights.indexer) run_index(step, layer, weights);
   attend(step, weights);

@@ -83,13 +83,11 @@ Result<size_t> Model::free_sequence() const {
 Result<SequenceId> Model::open_sequence(const SequenceStart& start) {
   RORQUAL_TRY_ASSIGN(const size_t slot, free_sequence());
   RORQUAL_TRY_ASSIGN(auto opened, SequenceState::create(layout_, *pools_));
-  if (!start.blocks.empty() || start.trim_rows > 0) {
-    RORQUAL_CHECK(start.is_image.empty() || start.is_image.size() == start.tokens.size());
-    opened->restore(start);
-    for (size_t i = 0; hasher_ && i < static_cast<size_t>(start.length); ++i) {
-      const bool is_image = !start.is_image.empty() && start.is_image[i] != 0;
-      opened->history().push_back(is_image ? -1 : token_map_[static_cast<size_t>(start.tokens[i])]);
-    }
+  RORQUAL_CHECK(start.is_image.empty() || start.is_image.size() == start.tokens.size());
+  opened->restore(start);
+  for (size_t i = 0; hasher_ && i < static_cast<size_t>(start.length); ++i) {
+    const bool is_image = !start.is_image.empty() && start.is_image[i] != 0;
+    opened->history().push_back(is_image ? -1 : token_map_[static_cast<size_t>(start.tokens[i])]);
   }
   sequences_[slot] = std::move(opened);
   return static_cast<SequenceId>(slot);

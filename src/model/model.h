@@ -169,7 +169,7 @@ class Model final : public Runner {
   Status run_attention(Step& step, int64_t layer, const LayerWeights& weights);
   void bind_windows(Step& step, int64_t layer);
   void bind_compressed(Step& step, int64_t layer, const LayerWeights& weights);
-  void project_inputs(Step& step, const LayerWeights& weights, bool with_queries);
+  void project_inputs(Step& step, const LayerWeights& weights, const float* x, bool with_queries);
   void run_compress(Step& step, const LayerWeights& weights);
   void commit_windows(Step& step, int64_t layer);
   void attend(Step& step, const LayerWeights& weights);

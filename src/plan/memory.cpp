@@ -247,6 +247,7 @@ void add_caches(MemoryPlan& plan) {
   const int64_t sequence = pages(layout.pending_floats * 4) + history + 8 * settings.max_model_len;
   plan.parts.push_back(plain(PartKind::windows, pages(windows * layout.window_page_bytes()) +
                                                     settings.max_num_seqs * sequence + blocks * pointers));
+  if (layout.block_bytes == 0) plan.settings.prefix_cache_bytes = 0;  // windows alone: nothing to keep
   if (settings.prefix_cache_bytes == 0) return;
   const model::PrefixPages kept = model::prefix_pages(layout, settings.prefix_cache_bytes);
   const auto more = [](int64_t running, int64_t extra, int64_t page_bytes) {

@@ -77,7 +77,6 @@ class StepReplay {
 
   /// One pass of drafts: as many blocks as fit into a step, then logits in parts (model/draft.cpp).
   void run_drafts() {
-    constexpr int64_t kMaxLogitRows = 128;
     const ScratchModel::Frame frame(scratch_);
     step(false);
     for (int64_t stage = 0; stage < c_.num_stages(); ++stage) {
@@ -88,8 +87,8 @@ class StepReplay {
     }
     floats(t_ * c_.hidden_size);
     // Rows of logits, and as many of bias at most: one draft of each sequence.
-    floats(2 * std::min(kMaxLogitRows, t_) * c_.vocab_size);
-    floats(kMaxLogitRows * (2 * c_.dspark_markov_rank + c_.hidden_size + 1));
+    floats(2 * std::min(model::kMaxDraftLogitRows, t_) * c_.vocab_size);
+    floats(model::kMaxDraftLogitRows * (2 * c_.dspark_markov_rank + c_.hidden_size + 1));
   }
 
  private:

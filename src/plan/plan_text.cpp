@@ -158,10 +158,16 @@ std::string serve_command(const Plan& plan) {
     text += fmt::format(" --engram-placement {}", s.engram_on_disk ? "disk" : "host");
   }
   text += fmt::format(" --max-model-len {} --max-num-seqs {}", s.max_model_len, s.max_num_seqs);
+  if (plan.request.threads > 0) text += fmt::format(" --threads {}", s.threads);
+  if (s.kv_cache_bytes > 0) text += fmt::format(" --kv-cache-memory-bytes {}", s.kv_cache_bytes);
+  text += fmt::format(" --prefix-cache-memory {}", s.prefix_cache_bytes);
   if (s.max_num_batched_tokens != PlanRequest{}.max_num_batched_tokens)
     text += fmt::format(" --max-num-batched-tokens {}", s.max_num_batched_tokens);
   if (s.numerics == kernels::Numerics::exact) text += " --numerics exact";
-  if (s.head_fp8) text += " --lm-head fp8";
+  for (const auto& spec : model::switch_registry()) {
+    const std::string_view value = spec.read(plan.request.switches);
+    if (value != spec.exact_value) text += fmt::format(" --{} {}", spec.option, value);
+  }
   return text;
 }
 

@@ -135,10 +135,6 @@ Result<Plan> make_plan(const model::Config& config, const Machine& machine, cons
     settings.prefix_cache_bytes = auto_prefix_bytes(config, machine, settings);
   }
   plan.memory = plan_memory(config, settings);
-  if (plan.memory.kv_bytes_per_token == 0 && settings.prefix_cache_bytes > 0) {
-    settings.prefix_cache_bytes = 0;  // windows alone: there is nothing to keep
-    plan.memory = plan_memory(config, settings);
-  }
   plan.now = place_on_cpu(plan.memory, machine);
   if (!machine.gpus.empty()) {
     // GPU placements decide about the tables themselves.

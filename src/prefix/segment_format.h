@@ -10,10 +10,9 @@
 //                            u64 XXH3 of the tokens, u64 XXH3 of the bytes before;
 //                            then tokens i32[], block, window, zeros to the end
 // index of a full segment:   for each record key[16], parent[16], u64 offset, u64 2 * bytes + has window;
-// zeros
-//                            to a multiple of 64; then 64 bytes: magic "RQPINDX1", u64 segment id, u64
-//                            records, u64 offset of the index, u128 XXH3 of the index, u64 0, u64 XXH3 of
-//                            those before
+//                            zeros to a multiple of 64; then 64 bytes: magic "RQPINDX1", u64 segment id,
+//                            u64 records, u64 offset of the index, u128 XXH3 of the index, u64 0,
+//                            u64 XXH3 of those before
 #pragma once
 
 #include <array>

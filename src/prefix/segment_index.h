@@ -33,8 +33,6 @@ class SegmentIndex {
   /// Forgets the file and its pages; returns how many these were.
   int64_t remove_segment(uint64_t id);
 
-  bool has_segment(uint64_t id) const { return segments_.contains(id); }
-
   int64_t segment_bytes(uint64_t id) const { return segments_.at(id).bytes; }
 
   /// Greatest id so far, 0 = none.

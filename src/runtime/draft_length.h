@@ -86,8 +86,6 @@ class DraftLength {
 
   DraftLength(int32_t max_drafts, bool is_adaptive) : max_drafts_(max_drafts), is_adaptive_(is_adaptive) {}
 
-  bool is_adaptive() const { return is_adaptive_; }
-
   int32_t max_drafts() const { return max_drafts_; }
 
   /// Sets `chosen` of every candidate. `num_requests` decoding requests have a row each already; `rows_left`

@@ -31,8 +31,8 @@
 
 namespace rorqual::runtime {
 
-/// Figures that other threads read while the step thread writes. A request leaves them before its on_finish,
-/// so that a client that hears of the end finds the room free.
+/// Figures that other threads read while the control thread writes. A request leaves them before its
+/// on_finish, so that a client that hears of the end finds the room free.
 struct EngineFigures {
   std::atomic<int64_t> unfinished{0}, running{0};
   std::atomic<int64_t> pending_prompt_tokens{0};  // of prompts that are not computed to the end yet

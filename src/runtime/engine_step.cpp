@@ -68,8 +68,11 @@ Status EngineCore::compute(Job& job, const std::function<void()>& while_computin
     const Computing computing(*this);
     executor_->start([this, &job] { run_job(job); });
     flush();
-    prepare();
-    if (while_computing) while_computing();
+    if (while_computing) {
+      while_computing();
+    } else {
+      prepare();
+    }
   }
   if (job.thrown) std::rethrow_exception(job.thrown);
   return Ok{};

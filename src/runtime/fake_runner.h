@@ -113,7 +113,7 @@ class FakeRunner : public model::Runner {
 
   int64_t num_open() const { return static_cast<int64_t>(sequences_.size()); }
 
-  int64_t num_steps = 0, num_draft_passes = 0, num_replay_rows = 0, num_images = 0;
+  int64_t num_steps = 0, num_replay_rows = 0;
   /// Called first in every forward: may fail or throw in its place, or move a virtual clock.
   std::function<Status(std::span<const model::StepSlice>)> before_forward;
   std::function<Status(std::span<const model::DraftSlice>, int64_t count)> before_draft;
@@ -290,7 +290,6 @@ inline Result<model::SequenceId> FakeRunner::open_image(std::span<const std::byt
   if (static_cast<int64_t>(words[1]) > pages_.pages_free(model::PageKind::block)) {
     return Error(Code::unavailable, "no blocks for the image");
   }
-  ++num_images;
   Sequence s;
   s.replay_end = static_cast<int64_t>(words[3]);
   s.trim_rows = static_cast<int64_t>(words[4]);
@@ -379,7 +378,7 @@ inline void FakeRunner::run_slice(Sequence& s, const model::StepSlice& slice, st
   const bool is_whole = targets.empty();
   for (const int32_t offset : slice.logit_offsets) targets.push_back(rows.begin + offset + 1);
   std::sort(targets.begin(), targets.end());
-  /// First row before the nearest target from which on `layer` has its input; the row itself if none asks.
+  /// True when `layer` runs row p for what is read later.
   const auto is_run = [&](int64_t layer, int64_t p) {
     if (is_whole || (slice.is_replay ? s.trim_rows > 0 : layer <= network_.source)) return true;
     const bool is_trimmed = s.trim_rows > 0 && layer > network_.source;
@@ -548,7 +547,6 @@ inline Status FakeRunner::forward(std::span<const model::StepSlice> slices, std:
 
 inline Status FakeRunner::draft(std::span<const model::DraftSlice> slices, int64_t count,
                                 std::span<int32_t> tokens, std::span<float> confidence) {
-  ++num_draft_passes;
   if (before_draft) RORQUAL_TRY(before_draft(slices, count));
   RORQUAL_CHECK(count >= 1 && count <= options_.max_drafts && !slices.empty());
   RORQUAL_CHECK(tokens.size() == slices.size() * static_cast<size_t>(count) &&

@@ -213,9 +213,8 @@ void LocalEngine::refuse_inbox(FinishReason reason, const std::optional<Error>& 
 void LocalEngine::work_while_computing() {
   while (core_->is_computing()) {
     take_inbox();
-    const bool has_more = core_->prepare();
+    if (core_->prepare()) continue;
     std::unique_lock lock(mutex_);
-    if (has_more) continue;
     wake_.wait(lock, [this] { return !core_->is_computing() || !inbox_.empty() || !cancels_.empty(); });
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine that runs a model in this process: one step thread owns the Runner, schedules, samples and calls
-// the sinks.
+// The engine that runs a model in this process: a control thread schedules, samples and calls the sinks, and
+// a step thread runs the model meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ struct EngineOptions {
   std::shared_ptr<const Clock> clock;  // null = SteadyClock
 };
 
-/// Starts the step thread. `info.max_model_len` is lowered to what the runner and its cache can hold,
+/// Starts both threads. `info.max_model_len` is lowered to what the runner and its cache can hold,
 /// `info.vocab_size` is taken from the runner. Destruction cancels what is unfinished and joins; not from a
 /// sink. Errors: invalid_argument (an option out of range), out_of_memory (logits of one step).
 Result<std::unique_ptr<Engine>> make_local_engine(std::unique_ptr<model::Runner> runner, EngineInfo info,

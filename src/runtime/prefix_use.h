@@ -33,8 +33,8 @@ class PrefixUse {
   void begin(RequestState& request);
 
   /// Looks a waiting request up, and reads of it from disk what `fetch_bytes` allows (lowered by what was
-  /// read; nothing is read when it is 0). True when the request can be admitted: hit, report and
-  /// cached_tokens are final.
+  /// read; nothing is read when it is 0). True when the request can be admitted; `refresh` may
+  /// still find a better hit.
   bool prepare(RequestState& request, int64_t& fetch_bytes);
 
   /// Looks again if the cache has changed since, right before an admission; the better one stays. True when
@@ -60,9 +60,6 @@ class PrefixUse {
 
   /// Makes pages of the cache give way until `count` blocks are free.
   bool make_room(int64_t count);
-
-  /// Grows with every offer.
-  uint64_t generation() const { return generation_; }
 
   PrefixStats stats() const;
 

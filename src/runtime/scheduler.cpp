@@ -384,19 +384,22 @@ bool Scheduler::admit(Queue::iterator waiting, StepPlan& plan) {
     return refuse(too_large(request, request.num_tokens()));
   }
   const int64_t before = request.num_computed, replay_before = request.replay_end;
+  const auto undo = [&] {
+    request.num_computed = before;
+    request.replay_end = replay_before;
+  };
   if (!is_swapped) {
     request.num_computed = request.prefix.hit.resume_position();
     request.replay_end = request.prefix.hit.replayed_tokens() > 0 ? request.prefix.hit.cached_tokens() : 0;
   }
   const int64_t size = chunk_size(request, plan);
   if (size <= 0) {
-    request.num_computed = before;
-    request.replay_end = replay_before;
+    undo();
     return false;
   }
   Result<model::SequenceId> sequence = open(request);
   if (!sequence.ok()) {
-    if (!is_swapped) request.num_computed = before;
+    undo();
     return refuse(std::move(sequence).error().at("open a sequence"));
   }
   parts_.prefix.count(request);

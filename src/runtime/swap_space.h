@@ -25,8 +25,6 @@ class SwapSpace {
   /// Drops the image, if there is one.
   void forget(RequestState& request);
 
-  int64_t bytes() const { return bytes_; }
-
   int64_t num_out() const { return num_out_; }
 
   int64_t num_in() const { return num_in_; }

@@ -142,6 +142,8 @@ Status Bench::run_one(int64_t streams, int run) {
   }
   LoadPlan plan = options_.plan;
   plan.streams = streams;
+  constexpr int64_t kRequestsPerStream = 4;
+  if (plan.duration_s <= 0 && plan.requests <= 0) plan.requests = kRequestsPerStream * streams;
   plan.seed =
       load_random(options_.plan.seed, 1000 * static_cast<uint64_t>(run) + static_cast<uint64_t>(streams));
   RORQUAL_TRY_ASSIGN(const auto load, LoadClient::create(client_, options_.timeout_s));
@@ -220,10 +222,6 @@ Result<BenchServeOptions> completed(BenchServeOptions options) {
                              options.plan.duration_s),
                  "make the warm-up shorter");
   }
-  constexpr int64_t kRequestsPerStream = 4;
-  if (options.plan.duration_s <= 0 && options.plan.requests <= 0) {
-    options.requests_per_stream = kRequestsPerStream;
-  }
   if (options.plan.cancel_rate > 0) {
     options.plan.cancel_tokens =
         options.body.output_tokens.value_or(options.body.max_tokens.value_or(kTokens));
@@ -236,7 +234,7 @@ Result<BenchServeOptions> completed(BenchServeOptions options) {
 Status run_bench_serve(const BenchServeOptions& given) {
   RORQUAL_TRY_ASSIGN(BenchServeOptions options, completed(given));
   std::unique_ptr<LoadServer> server;
-  if (options.starts_server) {
+  if (options.url.empty()) {
     RORQUAL_TRY_ASSIGN(server, LoadServer::start(options.serve_arguments));
     options.url = server->url();
   }

@@ -18,14 +18,12 @@ namespace rorqual::tools {
 struct BenchServeOptions {
   std::string url, api_key;
   std::string model;                         // to ask for; empty = the first that the server lists
-  bool starts_server = false;                // instead of a URL
   std::vector<std::string> serve_arguments;  // of that server
 
   std::vector<int64_t> streams = {1};
   int runs = 1;
-  int64_t requests_per_stream = 0;  // instead of plan.requests; set when neither that nor a duration is given
-  LoadPlan plan;                    // streams and seed are set per run
-  double timeout_s = 600;           // of silence
+  LoadPlan plan;           // streams and seed are set per run
+  double timeout_s = 600;  // of silence
 
   std::string prompts_file;              // JSON lines; else random prompts
   std::optional<int64_t> prompt_tokens;  // of random prompts

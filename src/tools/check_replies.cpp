@@ -2,6 +2,7 @@
 #include "tools/check_replies.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -329,7 +330,11 @@ void RepliesCheck::compare(const Session& session, const Sinks& sinks) {
     counts_["preemptions"] += info.preemptions;
     counts_["drafted tokens"] += info.drafted_tokens;
     counts_["accepted tokens"] += info.accepted_tokens;
-    if (session.condition[preempted] != 0 && info.preemptions == 0) counts_["not preempted"] += 1;
+    if (session.condition[preempted] != 0) {
+      report_.expect(info.preemptions > 0, [&] {
+        return fmt::format("prompt {}: {}: was never preempted", ask.prompt, describe(condition));
+      });
+    }
   }
 }
 
@@ -433,7 +438,7 @@ void RepliesCheck::print_coverage() {
 
 Status RepliesCheck::run() {
   std::error_code error;
-  folder_ = fs::temp_directory_path(error) / fmt::format("rorqual-check-replies-{}", random_());
+  folder_ = fs::temp_directory_path(error) / fmt::format("rorqual-check-replies-{}", getpid());
   RORQUAL_TRY(make_references());
   const std::vector<Session> sessions = options_.is_full ? all_sessions() : draw_sessions();
   Status status = Ok{};
@@ -488,6 +493,14 @@ std::vector<Tokens> random_prompts(const CheckRepliesOptions& options, int64_t v
 }  // namespace
 
 Status check_replies(const CheckRepliesOptions& options, CheckReport& report) {
+  if (options.shard >= options.shards) {
+    return Error(Code::invalid_argument,
+                 fmt::format("--shard {}: expected less than --shards {}", options.shard, options.shards));
+  }
+  if (options.cells % static_cast<int64_t>(kBatchSizes.size()) != 0) {
+    return Error(Code::invalid_argument,
+                 fmt::format("--cells {}: expected a multiple of {}", options.cells, kBatchSizes.size()));
+  }
   std::vector<Tokens> prompts;
   {
     RORQUAL_TRY_ASSIGN(const OpenedSource opened, open_source(options.open, options.files.empty()));

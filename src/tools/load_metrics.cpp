@@ -17,28 +17,25 @@ constexpr double kTimeout_s = 30;
 
 struct SeriesSource {
   Series series;
-  std::string_view shown;
   std::string_view name;  // after "vllm:" or "rorqual:"; process figures have no prefix
   std::string_view label = {};
 };
 
 constexpr SeriesSource kSources[] = {
-    {Series::prompt_tokens, "prompt_tokens", "prompt_tokens_total"},
-    {Series::generation_tokens, "generation_tokens", "generation_tokens_total"},
-    {Series::prefix_hits, "prefix_hits", "prefix_cache_hits_total"},
-    {Series::prefix_queries, "prefix_queries", "prefix_cache_queries_total"},
-    {Series::preemptions, "preemptions", "num_preemptions_total"},
-    {Series::rejections, "rejections", "admission_rejections_total"},
-    {Series::failures, "failures", "request_success_total", "finished_reason=\"error\""},
-    {Series::drafts, "drafts", "spec_decode_num_drafts_total"},
-    {Series::draft_tokens, "draft_tokens", "spec_decode_num_draft_tokens_total"},
-    {Series::accepted_tokens, "accepted_tokens", "spec_decode_num_accepted_tokens_total"},
-    {Series::steps, "steps", "engine_steps_total"},
-    {Series::cpu_seconds, "cpu_seconds", "process_cpu_seconds_total"},
-    {Series::running, "running", "num_requests_running"},
-    {Series::waiting, "waiting", "num_requests_waiting"},
-    {Series::cache_usage, "cache_usage", "kv_cache_usage_perc"},
-    {Series::resident_bytes, "resident_bytes", "process_resident_memory_bytes"},
+    {Series::prompt_tokens, "prompt_tokens_total"},
+    {Series::generation_tokens, "generation_tokens_total"},
+    {Series::prefix_hits, "prefix_cache_hits_total"},
+    {Series::prefix_queries, "prefix_cache_queries_total"},
+    {Series::preemptions, "num_preemptions_total"},
+    {Series::rejections, "admission_rejections_total"},
+    {Series::drafts, "spec_decode_num_drafts_total"},
+    {Series::draft_tokens, "spec_decode_num_draft_tokens_total"},
+    {Series::accepted_tokens, "spec_decode_num_accepted_tokens_total"},
+    {Series::cpu_seconds, "process_cpu_seconds_total"},
+    {Series::running, "num_requests_running"},
+    {Series::waiting, "num_requests_waiting"},
+    {Series::cache_usage, "kv_cache_usage_perc"},
+    {Series::resident_bytes, "process_resident_memory_bytes"},
 };
 static_assert(std::size(kSources) == kNumSeries);
 
@@ -85,10 +82,6 @@ std::optional<double> MetricsText::sum(std::string_view name, std::string_view l
   return total;
 }
 
-std::string_view series_name(Series series) {
-  return kSources[static_cast<size_t>(series)].shown;
-}
-
 MetricsSample read_metrics(const MetricsText& text) {
   MetricsSample sample;
   for (const SeriesSource& source : kSources) {
@@ -125,7 +118,6 @@ Status MetricsSampler::sample() {
   const double answered_s = unix_now_s();
   MetricsSample sample = read_metrics(MetricsText(std::move(body)));
   sample.time_s = (sent_s + answered_s) / 2;
-  sample.round_trip_s = answered_s - sent_s;
   samples_.push_back(sample);
   return Ok();
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "runtime/engine.h"
 #include "tools/http_client.h"
 #include "tools/load_counters.h"
 
@@ -43,11 +44,9 @@ enum class Series : uint8_t {
   prefix_queries,
   preemptions,
   rejections,
-  failures,  // request_success with reason error
   drafts,
   draft_tokens,
   accepted_tokens,
-  steps,
   cpu_seconds,
   running,
   waiting,
@@ -57,14 +56,10 @@ enum class Series : uint8_t {
 };
 
 inline constexpr size_t kNumSeries = static_cast<size_t>(Series::count_);
-inline constexpr size_t kDraftPositions = 7;
-
-/// "prompt_tokens", …
-std::string_view series_name(Series series);
+inline constexpr size_t kDraftPositions = runtime::kMaxDrafts;
 
 struct MetricsSample {
   double time_s = 0;                                       // midway between request and answer
-  double round_trip_s = 0;                                 // how long the answer took
   std::array<std::optional<double>, kNumSeries> values{};  // nothing: the server has no such metric
   std::array<double, kDraftPositions> accepted_by_position{};
 

@@ -109,7 +109,7 @@ LoadRun run_of(std::vector<LoadRecord> records) {
   LoadRun run;
   run.start_s = 100;
   run.window_begin_s = 102;
-  run.window_end_s = run.end_s = 110;
+  run.window_end_s = 110;
   run.records = std::move(records);
   return run;
 }

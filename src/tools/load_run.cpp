@@ -110,7 +110,6 @@ Result<LoadRun> Loop::run() {
   }
   client_.run();
   if (failure_) return *failure_;
-  result_.end_s = unix_now_s();
   result_.client_cpu_s = own_cpu_s() - cpu_s;
   result_.window_begin_s = result_.start_s + plan_.warm_up_s;
   result_.window_end_s = result_.start_s;

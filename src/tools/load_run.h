@@ -26,7 +26,7 @@ struct LoadPlan {
 
 /// What one run gave. Times as in LoadRecord.
 struct LoadRun {
-  double start_s = 0, end_s = 0;
+  double start_s = 0;
   double window_begin_s = 0, window_end_s = 0;  // from warm-up to duration, or to the last end
   double client_cpu_s = 0;                      // of this process
   std::vector<LoadRecord> records;              // in the order of their ends

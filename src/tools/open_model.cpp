@@ -283,8 +283,7 @@ runtime::EngineOptions engine_with_reuse(const runtime::EngineOptions& engine_op
                                                : reuse.speculative_tokens;
   engine.replay_trim = options.switches.replay_trim;
   engine.prefix_cache_bytes = result.prefix_cache_bytes;
-  engine.replay_trim = options.switches.replay_trim;
-  engine.model_identity = model_identity(result.opened, options);
+  if (engine.prefix_cache_bytes > 0) engine.model_identity = model_identity(result.opened, options);
   open_disk_tier(reuse, engine, result);
   return engine;
 }

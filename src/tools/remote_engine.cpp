@@ -82,7 +82,7 @@ struct RemoteEngine::Impl {
   void serve(Job& job);
   Result<CompletionReply> call(Job& job);
   Result<CompletionReply> stream(Job& job);
-  void count(const Job& job, int64_t num_tokens);
+  void count(int64_t prompt_tokens, int64_t generated_tokens);
   Result<HttpAnswer> post_patiently(Job& job, const std::string& body);
   std::string body_of(const runtime::Request& request) const;
   void deliver(Job& job, CompletionReply reply);
@@ -225,9 +225,11 @@ Result<CompletionReply> RemoteEngine::Impl::stream(Job& job) {
     for (size_t i = 0; i < piece.tokens.size(); ++i) {
       job.sink->on_token(piece.tokens[i], std::move(piece.rows[i]));
     }
-    if (num_tokens == 0 && !piece.tokens.empty()) count(job, 0);
-    num_tokens += static_cast<int64_t>(piece.tokens.size());
-    count(job, static_cast<int64_t>(piece.tokens.size()));
+    if (!piece.tokens.empty()) {
+      const auto more = static_cast<int64_t>(piece.tokens.size());
+      count(num_tokens == 0 ? static_cast<int64_t>(job.request.prompt.size()) : 0, more);
+      num_tokens += more;
+    }
     if (piece.has_end) {
       end.has_end = true;
       end.info.reason = piece.info.reason;
@@ -249,17 +251,16 @@ Result<CompletionReply> RemoteEngine::Impl::stream(Job& job) {
   return end;
 }
 
-/// The prompt counts when its first token is there (num_tokens 0).
-void RemoteEngine::Impl::count(const Job& job, int64_t num_tokens) {
+/// The prompt counts with its first token.
+void RemoteEngine::Impl::count(int64_t prompt_tokens, int64_t generated_tokens) {
   const std::lock_guard lock(mutex);
-  figures.generation_tokens += num_tokens;
-  if (num_tokens == 0) figures.prompt_tokens += static_cast<int64_t>(job.request.prompt.size());
+  figures.generation_tokens += generated_tokens;
+  figures.prompt_tokens += prompt_tokens;
 }
 
 void RemoteEngine::Impl::deliver(Job& job, CompletionReply reply) {
   if (!reply.tokens.empty()) {
-    count(job, 0);
-    count(job, static_cast<int64_t>(reply.tokens.size()));
+    count(static_cast<int64_t>(job.request.prompt.size()), static_cast<int64_t>(reply.tokens.size()));
   }
   for (size_t i = 0; i < reply.tokens.size(); ++i)
     job.sink->on_token(reply.tokens[i], std::move(reply.rows[i]));

@@ -92,6 +92,7 @@ class Engines(unittest.TestCase):
         self.assertEqual((usage["prompt_tokens"], usage["completion_tokens"]), (3, 3))
         self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], 2)
         self.assertEqual(program.metric("rorqual:generation_tokens_total"), 3)
+        self.assertEqual(program.metric("rorqual:prompt_tokens_total"), 3)
 
     def test_a_client_that_leaves_ends_the_request_upstream(self):
         upstream = Server([{"text": " the", "pause_ms": 20}])

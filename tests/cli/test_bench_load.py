@@ -85,6 +85,10 @@ class Serve(LoadTest):
         requests = [json.loads(line) for line in rows.read_text().splitlines()]
         self.assertEqual([request["completion_tokens"] for request in requests], [5, 3, 5, 3])
 
+    def test_each_stream_asks_four_times_unless_told_otherwise(self):
+        report, _ = self.serve("--streams", 2, "--prompt-tokens", 8, "--output-tokens", 4)
+        self.assertEqual(report["runs"][0]["requests"]["success"], 8)
+
     def test_the_table_is_for_people(self):
         result = run("bench", "serve", "--url", self.url, "--requests", 2, "--prompt-tokens", 8, "--output-tokens", 4)
         self.assertEqual(result.returncode, 0, result.stderr)
