@@ -13,6 +13,7 @@
 
 #include "format/tensor_source.h"
 #include "model/model.h"
+#include "runtime/logprobs.h"
 #include "text/token_map.h"
 #include "text/tokenizer.h"
 
@@ -23,12 +24,10 @@ using namespace rorqual;
 constexpr int64_t kRows[] = {64, 128, 256};
 constexpr int64_t kAnswer = 64;  // most tokens of an answer
 
-std::vector<double> log_softmax(const std::vector<float>& logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float value : logits) sum += std::exp(value - top);
+std::vector<double> logprobs_of(const std::vector<float>& logits) {
+  const double normalizer = runtime::log_sum_exp(logits);
   std::vector<double> out;
-  for (const float value : logits) out.push_back(value - top - std::log(sum));
+  for (const float value : logits) out.push_back(value - normalizer);
   return out;
 }
 
@@ -58,7 +57,7 @@ class Bench {
     std::vector<int32_t> answer;
     model::SequenceId id = open(prompt, 0);
     while (static_cast<int64_t>(answer.size()) < kAnswer) {
-      exact.push_back(log_softmax(logits_));
+      exact.push_back(logprobs_of(logits_));
       answer.push_back(best_of(logits_));
       if (answer.back() == model_.config().eos_token_id) break;
       run(id, {answer.back()}, {});
@@ -92,7 +91,7 @@ class Bench {
 
  private:
   bool compare(const std::vector<double>& exact, int32_t token, Total& total) const {
-    const std::vector<double> got = log_softmax(logits_);
+    const std::vector<double> got = logprobs_of(logits_);
     double kl = 0;
     for (size_t v = 0; v < got.size(); ++v) kl += std::exp(exact[v]) * (exact[v] - got[v]);
     const bool is_best = best_of(logits_) == token;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes bench/prompts/{code,tool,needle}.jsonl: held-out prompts of the demonstration model's families, rendered
-with the chat encoding, one {"prompt", "answer_characters"} a line.
+with the chat encoding, one {"prompt"} a line.
 
     python3 python/mini/bench_prompts.py [COUNT]
 """
@@ -38,7 +38,7 @@ def main():
                 continue  # too short to time a decode
             if family == "code" and "def " not in prompt:
                 continue  # code from a stub only
-            lines.append(json.dumps({"prompt": prompt, "answer_characters": answer}, ensure_ascii=False))
+            lines.append(json.dumps({"prompt": prompt}, ensure_ascii=False))
         (FOLDER / f"{family}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

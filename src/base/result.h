@@ -31,6 +31,14 @@ int exit_code(Code code);
 /// Stable lower-case name ("corrupt_data"), used in JSON output.
 const char* code_name(Code code);
 
+/// The limit that refused, where a caller acts on which one it was.
+enum class Limit : uint8_t {
+  none,
+  queued_reqs,    // unfinished requests of an engine
+  queued_tokens,  // prompt tokens that wait in an engine
+  model_len,      // tokens of one sequence
+};
+
 /// What failed, on what, got and expected (`message`), and what to do about it (`hint`, may be empty).
 class Error {
  public:
@@ -43,14 +51,23 @@ class Error {
 
   const std::string& hint() const { return hint_; }
 
+  Limit limit() const { return limit_; }
+
   /// Adds the place outward: error.at("pack 'a'") gives "pack 'a': message".
   Error at(const std::string& where) && {
     message_ = where + ": " + message_;
     return std::move(*this);
   }
 
+  /// Names the limit that was met.
+  Error by(Limit limit) && {
+    limit_ = limit;
+    return std::move(*this);
+  }
+
  private:
   Code code_;
+  Limit limit_ = Limit::none;
   std::string message_;
   std::string hint_;
 };

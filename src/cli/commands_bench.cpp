@@ -8,18 +8,6 @@
 namespace rorqual::cli {
 namespace {
 
-OptionSpec count_option(std::string_view name, std::string_view help, std::string_view value, double least) {
-  return {.name = name,
-          .kind = OptionKind::size,
-          .group = "workload",
-          .help = help,
-          .value_name = "N",
-          .default_value = value,
-          .min = least,
-          .max = 1 << 24,
-          .is_common = true};
-}
-
 Status bench_latency(const Values& values) {
   tools::BenchLatencyOptions options;
   RORQUAL_TRY_ASSIGN(options.open, open_options(values));
@@ -44,9 +32,9 @@ CommandSpec bench_latency_command() {
       .example = "rorqual bench latency 'synthetic:v41?layers=1&experts=64' --prompt 64 --json",
       .options = model_options(),
       .run = bench_latency};
-  append(command.options, {count_option("prompt", "tokens of each prompt", "512", 1),
-                           count_option("generate", "tokens of each answer", "32", 2),
-                           count_option("batch", "sequences at a time", "1", 1),
+  append(command.options, {workload_option("prompt", "tokens of each prompt", "512", 1),
+                           workload_option("generate", "tokens of each answer", "32", 2),
+                           workload_option("batch", "sequences at a time", "1", 1),
                            {.name = "repeat",
                             .kind = OptionKind::integer,
                             .group = "workload",
@@ -57,14 +45,7 @@ CommandSpec bench_latency_command() {
                             .max = 1000,
                             .is_common = true},
                            max_model_len_option(),
-                           {.name = "max-num-batched-tokens",
-                            .kind = OptionKind::size,
-                            .group = "memory",
-                            .help = "tokens of one step",
-                            .value_name = "TOKENS",
-                            .default_value = "512",
-                            .min = 1,
-                            .max = 65536},
+                           max_num_batched_tokens_option(),
                            kernels_option()});
   return command;
 }

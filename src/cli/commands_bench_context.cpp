@@ -8,18 +8,6 @@
 namespace rorqual::cli {
 namespace {
 
-OptionSpec tokens_option(std::string_view name, std::string_view help, std::string_view value, double least) {
-  return {.name = name,
-          .kind = OptionKind::size,
-          .group = "workload",
-          .help = help,
-          .value_name = "TOKENS",
-          .default_value = value,
-          .min = least,
-          .max = 1 << 24,
-          .is_common = true};
-}
-
 Status bench_context(const Values& values) {
   tools::BenchContextOptions options;
   RORQUAL_TRY_ASSIGN(options.open, open_options(values));
@@ -44,22 +32,15 @@ CommandSpec bench_context_command() {
       .example = "rorqual bench context models/mini --prompt 131072 --max-num-batched-tokens 8192 --json",
       .options = model_options(),
       .run = bench_context};
-  append(command.options, {tokens_option("prompt", "length of the prompt", "131072", 1),
-                           tokens_option("generate", "length of the answer", "8", 1),
-                           tokens_option("part", "prompt tokens of one line of the table", "65536", 1),
+  append(command.options, {workload_option("prompt", "length of the prompt", "131072", 1),
+                           workload_option("generate", "length of the answer", "8", 1),
+                           workload_option("part", "prompt tokens of one line of the table", "65536", 1),
                            {.name = "no-skip-unread-rows",
                             .kind = OptionKind::flag,
                             .group = "workload",
                             .help = "every row runs through every layer, whether anything reads it or not"},
                            max_model_len_option(),
-                           {.name = "max-num-batched-tokens",
-                            .kind = OptionKind::size,
-                            .group = "memory",
-                            .help = "tokens of one step",
-                            .value_name = "TOKENS",
-                            .default_value = "512",
-                            .min = 1,
-                            .max = 65536},
+                           max_num_batched_tokens_option(),
                            kernels_option()});
   return command;
 }

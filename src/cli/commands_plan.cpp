@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/reuse_options.h"
 #include "cli/values.h"
 #include "tools/plan.h"
 
@@ -24,6 +25,7 @@ Status plan(const Values& values) {
   if (values.number("prefix-cache-memory")) {
     options.request.prefix_cache_bytes = *values.number("prefix-cache-memory");
   }
+  options.request.swap_bytes = swap_bytes(values);
   options.request.threads = open.threads;
   options.request.engram_placement = open.engram_placement;
   options.request.cpu_experts = open.cpu_experts;
@@ -67,6 +69,10 @@ CommandSpec plan_command() {
        .value_name = "BYTES",
        .default_value = "0",
        .min = 0});
+  for (OptionSpec& option : swap_options()) {
+    option.group = "memory";
+    options.push_back(std::move(option));
+  }
   options.push_back({.name = "machine",
                      .group = "machine",
                      .help =

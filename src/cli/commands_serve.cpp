@@ -194,7 +194,6 @@ Status serve(const Values& values) {
   options.server.allowed_origins = values.list("allowed-origins");
   options.server.allowed_hosts = values.list("allowed-hosts");
   options.server.max_num_queued_reqs = options.engine.max_num_queued_reqs;
-  options.server.max_num_queued_tokens = options.engine.max_num_queued_tokens;
   options.server.usage_extension = values.flag("usage-extension");
   options.server.uses_priority = values.text("scheduling-policy") == "priority";
   options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));

@@ -27,6 +27,30 @@ OptionSpec max_model_len_option() {
           .is_common = true};
 }
 
+OptionSpec max_num_batched_tokens_option() {
+  return {.name = "max-num-batched-tokens",
+          .kind = OptionKind::size,
+          .group = "memory",
+          .help = "tokens of one step, prompts and answers together",
+          .value_name = "TOKENS",
+          .default_value = "512",
+          .min = 1,
+          .max = 65536};
+}
+
+OptionSpec workload_option(std::string_view name, std::string_view help, std::string_view value,
+                           double least) {
+  return {.name = name,
+          .kind = OptionKind::size,
+          .group = "workload",
+          .help = help,
+          .value_name = "N",
+          .default_value = value,
+          .min = least,
+          .max = 1 << 24,
+          .is_common = true};
+}
+
 OptionSpec kernels_option() {
   return {.name = "kernels",
           .group = "compute",
@@ -88,14 +112,7 @@ Options limit_options() {
        .min = 1,
        .max = 4096,
        .is_common = true},
-      {.name = "max-num-batched-tokens",
-       .kind = OptionKind::size,
-       .group = "memory",
-       .help = "tokens of one step, prompts and answers together",
-       .value_name = "TOKENS",
-       .default_value = "512",
-       .min = 1,
-       .max = 65536},
+      max_num_batched_tokens_option(),
       {.name = "long-prefill-token-threshold",
        .kind = OptionKind::size,
        .group = "memory",

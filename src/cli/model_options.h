@@ -3,6 +3,7 @@
 // tools::OpenOptions.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -25,6 +26,13 @@ std::vector<OptionSpec> limit_options();
 
 /// max-model-len alone.
 OptionSpec max_model_len_option();
+
+/// max-num-batched-tokens alone.
+OptionSpec max_num_batched_tokens_option();
+
+/// A number of a bench's workload.
+OptionSpec workload_option(std::string_view name, std::string_view help, std::string_view value,
+                           double least);
 
 /// kernels: tier by name.
 OptionSpec kernels_option();

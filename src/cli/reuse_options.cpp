@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/model_options.h"
+
 namespace rorqual::cli {
 namespace {
 
@@ -48,9 +50,32 @@ std::vector<OptionSpec> prefix_options() {
 
 }  // namespace
 
+std::vector<OptionSpec> swap_options() {
+  return {{.name = "preemption-mode",
+           .kind = OptionKind::choice,
+           .group = "reuse",
+           .help = "when the cache is full, requests lose what they computed, or it moves to --swap-space",
+           .value_name = "MODE",
+           .default_value = "recompute",
+           .choices = "recompute|swap"},
+          {.name = "swap-space",
+           .kind = OptionKind::real,
+           .group = "reuse",
+           .help = "GiB of memory for preempted requests with --preemption-mode swap",
+           .value_name = "GIB",
+           .default_value = "4",
+           .min = 0,
+           .max = 65536}};
+}
+
+int64_t swap_bytes(const Values& values) {
+  if (values.text("preemption-mode") != "swap") return 0;
+  return static_cast<int64_t>(values.real("swap-space") * kGiB);
+}
+
 std::vector<OptionSpec> reuse_options() {
   std::vector<OptionSpec> options = prefix_options();
-  const std::vector<OptionSpec> more = {
+  options.push_back(
       {.name = "speculative-tokens",
        .kind = OptionKind::integer,
        .group = "reuse",
@@ -61,28 +86,14 @@ std::vector<OptionSpec> reuse_options() {
        .choices = "auto",
        .min = 0,
        .max = runtime::kMaxDrafts,
-       .is_common = true},
-      {.name = "preemption-mode",
-       .kind = OptionKind::choice,
-       .group = "reuse",
-       .help = "when the cache is full, requests lose what they computed, or it moves to --swap-space",
-       .value_name = "MODE",
-       .default_value = "recompute",
-       .choices = "recompute|swap"},
-      {.name = "swap-space",
-       .kind = OptionKind::real,
-       .group = "reuse",
-       .help = "GiB of memory for preempted requests with --preemption-mode swap",
-       .value_name = "GIB",
-       .default_value = "4",
-       .min = 0,
-       .max = 65536},
+       .is_common = true});
+  append(options, swap_options());
+  options.push_back(
       {.name = "skip-unread-rows",
        .kind = OptionKind::flag,
        .group = "reuse",
        .help = "leave out layers of prompt tokens that nothing reads; the bits are the same (for debugging)",
-       .default_value = "on"}};
-  options.insert(options.end(), more.begin(), more.end());
+       .default_value = "on"});
   return options;
 }
 
@@ -100,9 +111,7 @@ Result<tools::ReuseOptions> reuse_values(const Values& values, runtime::EngineOp
   reuse.speculative_tokens = static_cast<int32_t>(values.number("speculative-tokens").value_or(-1));
   engine.prefix_snapshot_interval =
       values.number("prefix-snapshot-interval").value_or(engine.prefix_snapshot_interval);
-  if (values.text("preemption-mode") == "swap") {
-    engine.swap_bytes = static_cast<int64_t>(values.real("swap-space") * kGiB);
-  }
+  engine.swap_bytes = swap_bytes(values);
   engine.skips_unread_rows = values.flag("skip-unread-rows");
   return reuse;
 }

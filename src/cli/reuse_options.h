@@ -11,8 +11,14 @@
 
 namespace rorqual::cli {
 
+/// preemption-mode, swap-space.
+std::vector<OptionSpec> swap_options();
+
+/// Memory for preempted requests, 0 = they are computed again.
+int64_t swap_bytes(const Values& values);
+
 /// enable-prefix-caching, prefix-cache-memory, prefix-cache-dir, prefix-cache-disk, prefix-snapshot-interval,
-/// speculative-tokens, preemption-mode, swap-space, skip-unread-rows.
+/// speculative-tokens, skip-unread-rows and swap_options.
 std::vector<OptionSpec> reuse_options();
 
 /// Fills what belongs to the engine, and gives the rest. Errors: invalid_argument (words, contradictions).

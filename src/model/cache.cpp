@@ -50,6 +50,12 @@ CacheLayout make_cache_layout(const Config& config, kernels::Numerics numerics, 
   return layout;
 }
 
+int64_t CacheLayout::running_blocks(int64_t kv_cache_bytes, int64_t max_model_len,
+                                    int64_t max_sequences) const {
+  if (kv_cache_bytes > 0 && block_bytes > 0) return std::max<int64_t>(kv_cache_bytes / block_bytes, 1);
+  return pages_for(max_model_len) * max_sequences;
+}
+
 int64_t CacheLayout::promised_windows(int64_t max_sequences, int64_t max_step_rows) const {
   // During a step a sequence holds the pages of the W + slack positions before its rows and those of the last
   // W + slack with them. Up to `spare` rows always fit into the pages of one sequence at rest; each 64 rows

@@ -61,6 +61,10 @@ struct CacheLayout {
   /// Most window pages that a sequence between two steps needs: those of the last W + slack positions.
   int64_t pages_per_sequence() const { return (window + slack - 1 + kPageTokens - 1) / kPageTokens + 1; }
 
+  /// Blocks of `max_sequences` running sequences: what `kv_cache_bytes` hold, at least one; 0 = enough for
+  /// `max_model_len` tokens in each.
+  int64_t running_blocks(int64_t kv_cache_bytes, int64_t max_model_len, int64_t max_sequences) const;
+
   /// Window pages that `max_sequences` sequences need at any time, whatever the steps of at most
   /// `max_step_rows` rows are.
   int64_t promised_windows(int64_t max_sequences, int64_t max_step_rows) const;

@@ -19,8 +19,9 @@ constexpr int kEngramReaders = 8;  // reads in flight
 PoolSizes pool_sizes(const CacheLayout& layout, const ModelOptions& options) {
   constexpr auto kBlock = static_cast<size_t>(PageKind::block),
                  kWindow = static_cast<size_t>(PageKind::window);
-  const int64_t running =
-      options.num_blocks > 0 ? options.num_blocks : pages_for(options.max_model_len) * options.max_sequences;
+  const int64_t running = options.num_blocks > 0
+                              ? options.num_blocks
+                              : layout.running_blocks(0, options.max_model_len, options.max_sequences);
   PoolSizes sizes;
   sizes.page_bytes[kBlock] = layout.block_bytes;
   sizes.page_bytes[kWindow] = layout.window_page_bytes();

@@ -84,6 +84,7 @@ class Doctor {
     const MemorySettings& now = memory_.settings;
     std::vector<std::string> words;
     if (changed.engram_on_disk != now.engram_on_disk) words.emplace_back("--engram-placement disk");
+    if (changed.swap_bytes != now.swap_bytes) words.emplace_back("--preemption-mode recompute");
     if (changed.max_num_seqs != now.max_num_seqs)
       words.push_back(fmt::format("--max-num-seqs {}", changed.max_num_seqs));
     if (changed.max_model_len != now.max_model_len)
@@ -103,6 +104,9 @@ class Doctor {
       if (!is_known) all.push_back({settings, std::move(text)});
     };
     MemorySettings changed = now;
+    changed.swap_bytes = 0;
+    add(changed);
+    changed = now;
     shrink(changed, &MemorySettings::max_num_seqs, 1);
     add(changed);
     changed = now;
@@ -121,6 +125,7 @@ class Doctor {
     for (const bool on_disk : {false, true}) {
       if (on_disk && !has_tables_in_ram()) continue;
       changed = now;
+      changed.swap_bytes = 0;
       changed.engram_on_disk = now.engram_on_disk || on_disk;
       for (const auto& [field, least] :
            {std::pair{&MemorySettings::max_num_seqs, int64_t{1}},

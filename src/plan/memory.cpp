@@ -233,9 +233,8 @@ void add_caches(MemoryPlan& plan) {
   const MemorySettings& settings = plan.settings;
   const model::CacheLayout layout =
       model::make_cache_layout(plan.config, settings.numerics, settings.with_drafts);
-  const int64_t blocks = settings.kv_cache_bytes > 0 && layout.block_bytes > 0
-                             ? std::max<int64_t>(settings.kv_cache_bytes / layout.block_bytes, 1)
-                             : model::pages_for(settings.max_model_len) * settings.max_num_seqs;
+  const int64_t blocks =
+      layout.running_blocks(settings.kv_cache_bytes, settings.max_model_len, settings.max_num_seqs);
   const int64_t windows = layout.promised_windows(settings.max_num_seqs, settings.max_num_batched_tokens);
   plan.kv_bytes_per_token = static_cast<double>(layout.block_bytes) / model::kPageTokens;
   plan.kv_tokens = blocks * model::kPageTokens;
@@ -279,9 +278,10 @@ void add_program(MemoryPlan& plan, int64_t num_tensors, int64_t loaded_bytes) {
 
 std::string_view part_name(PartKind kind) {
   constexpr std::array<std::string_view, kPartKinds> kNames = {
-      "routed experts", "Engram tables", "shared experts", "attention", "routers and mixing",
-      "embedding",      "head",          "draft stages",   "vision",    "KV cache",
-      "windows",        "prefix cache",  "work buffers",   "logits",    "program"};
+      "routed experts", "Engram tables", "shared experts", "attention",    "routers and mixing",
+      "embedding",      "head",          "draft stages",   "vision",       "KV cache",
+      "windows",        "prefix cache",  "swap space",     "work buffers", "logits",
+      "program"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -318,6 +318,7 @@ MemoryPlan plan_memory(const model::Config& config, const MemorySettings& settin
   }
   plan.parts = weigher.finish();
   add_caches(plan);
+  if (settings.swap_bytes > 0) plan.parts.push_back(plain(PartKind::swap_space, settings.swap_bytes));
   add_work(plan);
   add_program(plan, num_tensors, loaded_bytes);
   std::stable_sort(plan.parts.begin(), plan.parts.end(),

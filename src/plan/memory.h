@@ -27,11 +27,12 @@ enum class PartKind : uint8_t {
   kv_cache,      // compressed entries and index keys, all sequences full
   windows,       // sliding windows, open rows and tables of all sequences
   prefix_cache,  // pages kept of past requests
+  swap_space,    // images of preempted sequences: its limit, which they may fill
   work,          // activations and kernel scratch of one step
   logits,        // rows of logits of one step
   program,       // code, tokenizer, tensor list, threads, HTTP buffers
 };
-inline constexpr int kPartKinds = 15;
+inline constexpr int kPartKinds = 16;
 
 /// "routed experts", "KV cache", …
 std::string_view part_name(PartKind kind);
@@ -63,6 +64,7 @@ struct MemorySettings {
   int threads = 1;
   int64_t prefix_cache_bytes = 0;  // half for each kind of page
   int64_t kv_cache_bytes = 0;      // of running requests; 0 = enough for max_model_len tokens in each
+  int64_t swap_bytes = 0;          // most memory of preempted requests
   bool with_drafts = false;
   bool engram_on_disk = false;
   bool is_embedded = false;  // the model inside the program: its file pages are resident too

@@ -161,7 +161,8 @@ Placement place_on_gpus(const MemoryPlan& memory, const Machine& machine) {
       tables.push_back(part);
     } else {
       Part placed = part;
-      placed.tier = part.kind == PartKind::program ? Tier::ram : Tier::vram;
+      const bool is_host = part.kind == PartKind::program || part.kind == PartKind::swap_space;
+      placed.tier = is_host ? Tier::ram : Tier::vram;
       if (is_replicated(part)) placed.bytes *= gpus;
       placement.parts.push_back(std::move(placed));
     }

@@ -75,6 +75,8 @@ std::string detail(const Plan& plan, const Row& row, int64_t num_gpus) {
       return fmt::format("{} sequences{}", s.max_num_seqs, copies);
     case PartKind::prefix_cache:
       return "pages of past requests" + copies;
+    case PartKind::swap_space:
+      return "at most, for preempted requests";
     case PartKind::work:
       return fmt::format("steps of {} tokens, {} threads{}", s.max_num_batched_tokens, s.threads, copies);
     case PartKind::logits:
@@ -161,6 +163,10 @@ std::string serve_command(const Plan& plan) {
   if (plan.request.threads > 0) text += fmt::format(" --threads {}", s.threads);
   if (s.kv_cache_bytes > 0) text += fmt::format(" --kv-cache-memory-bytes {}", s.kv_cache_bytes);
   text += fmt::format(" --prefix-cache-memory {}", s.prefix_cache_bytes);
+  if (s.swap_bytes > 0) {
+    const double gib = static_cast<double>(s.swap_bytes) / kGiB;
+    text += fmt::format(" --preemption-mode swap --swap-space {}", gib);
+  }
   if (s.max_num_batched_tokens != PlanRequest{}.max_num_batched_tokens)
     text += fmt::format(" --max-num-batched-tokens {}", s.max_num_batched_tokens);
   if (s.numerics == kernels::Numerics::exact) text += " --numerics exact";

@@ -28,6 +28,7 @@ MemorySettings settings_of(const Machine& machine, const PlanRequest& request) {
   settings.with_drafts = request.with_drafts;
   settings.kv_cache_bytes = request.kv_cache_bytes;
   settings.prefix_cache_bytes = std::max<int64_t>(request.prefix_cache_bytes, 0);
+  settings.swap_bytes = request.swap_bytes;
   settings.head_fp8 = request.switches.lm_head == model::HeadFormat::fp8;
   settings.engram_on_disk = request.engram_placement == "disk";
   return settings;

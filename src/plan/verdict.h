@@ -32,6 +32,7 @@ struct PlanRequest {
   bool with_drafts = false;
   int64_t kv_cache_bytes = 0;      // 0 = enough for all sequences at their longest
   int64_t prefix_cache_bytes = 0;  // -1 = a quarter of what is left, within limits
+  int64_t swap_bytes = 0;          // most memory of preempted requests
   model::Switches switches;
 };
 

@@ -325,6 +325,39 @@ TEST(Verdict, takes_a_smaller_cache_when_asked_to) {
   EXPECT_LT(small.memory.kv_tokens, whole.memory.kv_tokens);
 }
 
+TEST(Verdict, counts_swap_space_as_memory_that_may_be_used) {
+  PlanRequest request;
+  const Plan without = release_on("ram=512G,cores=64", request);
+  request.swap_bytes = 3 * kGiB / 2;
+  const Plan with = release_on("ram=512G,cores=64", request);
+  EXPECT_EQ(without.memory.bytes(PartKind::swap_space), 0);
+  EXPECT_EQ(with.memory.bytes(PartKind::swap_space), request.swap_bytes);
+  EXPECT_EQ(with.now.of(Tier::ram).needed_bytes - without.now.of(Tier::ram).needed_bytes, request.swap_bytes);
+  const std::string text = plan_text(with);
+  EXPECT_NE(text.find("swap space"), std::string::npos) << text;
+  EXPECT_NE(text.find(" --preemption-mode swap --swap-space 1.5"), std::string::npos) << text;
+  EXPECT_EQ(plan_text(without).find("swap"), std::string::npos);
+  // Images lie in RAM wherever the caches are.
+  const Plan gpus = release_on("8xh200", request);
+  ASSERT_TRUE(gpus.later.has_value());
+  for (const Part& part : gpus.later->parts) {
+    if (part.kind != PartKind::swap_space) continue;
+    EXPECT_EQ(part.tier, Tier::ram);
+    EXPECT_EQ(part.bytes, request.swap_bytes);
+  }
+}
+
+TEST(Verdict, offers_to_compute_again_where_swap_space_does_not_fit) {
+  PlanRequest request;
+  request.swap_bytes = 100 * kGiB;
+  request.engram_placement = "host";
+  const Plan plan = release_on("4090-512", request);
+  ASSERT_FALSE(plan.fits());
+  EXPECT_EQ(plan.cures.front().change, "--preemption-mode recompute");
+  EXPECT_EQ(plan.cures.front().saved_bytes, request.swap_bytes);
+  EXPECT_EQ(plan.cures.front().short_bytes, 0);
+}
+
 TEST(Verdict, keeps_no_prefixes_of_a_model_without_compressed_entries) {
   const auto config = config_of("synthetic:v41?layers=1&experts=64&vocab=4096");
   ASSERT_TRUE(config.ok());

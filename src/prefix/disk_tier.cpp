@@ -145,6 +145,7 @@ class SegmentTier final : public DiskTier {
   void close_segment();
   void sync();
   void fail(const std::string& what, const std::string& path, int error);
+  void report_change();
 
   DiskTierOptions options_;
   Descriptor lock_;
@@ -167,6 +168,9 @@ class SegmentTier final : public DiskTier {
   uint64_t segment_ = 0;     // that file_ is; 0 = none
   int64_t segment_end_ = 0;  // where the next record goes
   bool needs_sync_ = false;
+  bool has_failed_ = false;  // since the last append began
+  bool is_reported_failing_ = false;
+  std::string last_error_;
   std::chrono::steady_clock::time_point retry_at_{};
   std::thread writer_;
 };
@@ -379,6 +383,7 @@ void SegmentTier::write_loop() {
       const uint64_t asked = flushes_asked_;
       guard.unlock();
       sync();
+      report_change();
       guard.lock();
       flushes_done_ = asked;
       idle_.notify_all();
@@ -389,12 +394,14 @@ void SegmentTier::write_loop() {
     queue_.pop_front();
     const Queued page = queued_.at(writing_);
     guard.unlock();
-    const bool is_written = std::chrono::steady_clock::now() >= retry_at_ && append(*page);
+    const bool is_due = std::chrono::steady_clock::now() >= retry_at_;
+    has_failed_ = false;
+    const bool is_written = is_due && append(*page);
     guard.lock();
     if (is_written) {
       ++stats_.written_pages;
       stats_.written_bytes += record_bytes(*page);
-      stats_.is_writable = true;
+      if (!has_failed_) stats_.is_failing = false;  // else an earlier file could not be finished
     } else {
       ++stats_.dropped_pages;
     }
@@ -402,6 +409,9 @@ void SegmentTier::write_loop() {
     const auto now = queued_.find(writing_);
     if (now->second == page) queued_.erase(now);  // else it has got its window meanwhile and is queued again
     writing_ = PageKey{};
+    guard.unlock();
+    report_change();
+    guard.lock();
   }
 }
 
@@ -577,9 +587,21 @@ void SegmentTier::sync() {
 
 // With the mutex held.
 void SegmentTier::fail(const std::string& what, const std::string& path, int error) {
-  stats_.is_writable = false;
-  stats_.last_error = fmt::format("cannot {} '{}': {}", what, path, std::strerror(error));
+  has_failed_ = true;
+  stats_.is_failing = true;
+  last_error_ = fmt::format("cannot {} '{}': {}", what, path, std::strerror(error));
   retry_at_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.retry_ms);
+}
+
+// Without the mutex, which whoever is told may need.
+void SegmentTier::report_change() {
+  const bool was_failing = is_reported_failing_;
+  {
+    const std::lock_guard guard(mutex_);
+    is_reported_failing_ = stats_.is_failing;
+  }
+  if (is_reported_failing_ == was_failing || !options_.on_change) return;
+  options_.on_change(is_reported_failing_ ? last_error_ : std::string());
 }
 
 }  // namespace

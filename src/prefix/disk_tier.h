@@ -26,6 +26,9 @@ struct DiskTierOptions {
   int64_t segment_bytes = int64_t{64} << 20;
   int64_t max_queued_bytes = int64_t{256} << 20;  // of pages waiting to be written; more are dropped
   int64_t retry_ms = 5000;  // after an error of the file system nothing is written for so long
+  /// Told once when writing begins to fail, with what, where and why, and once (empty) when a page is written
+  /// again. On the writing thread; for the log. Null = nobody.
+  std::function<void(const std::string& error)> on_change = nullptr;
   /// pwrite(2), or what a test puts in its place.
   std::function<ssize_t(int fd, const void* bytes, size_t count, int64_t offset)> write_at = nullptr;
 };
@@ -43,8 +46,7 @@ struct DiskTierStats {
   int64_t dropped_pages = 0;  // not written: queue full, disk full or an error
   int64_t damaged_pages = 0;  // refused by checksum or form
   int64_t evicted_pages = 0;
-  bool is_writable = true;  // false after an error of the file system, until a later write succeeds
-  std::string last_error;   // for the log; empty = none
+  bool is_failing = false;  // after an error of the file system, until a later write succeeds
 };
 
 /// Any thread. One background thread writes. What was written survives the end of the process at any moment;

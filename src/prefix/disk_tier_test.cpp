@@ -278,6 +278,8 @@ TEST_F(DiskTierTest, AFullDiskLosesTheNewPagesAndNothingElse) {
       left -= now;
       return ::pwrite(fd, bytes, static_cast<size_t>(now), offset);
     };
+    std::vector<std::string> changes;  // told before `flush` returns
+    full.on_change = [&](const std::string& error) { changes.push_back(error); };
     std::map<uint64_t, bool> written;
     {
       const auto tier = open(full);
@@ -286,13 +288,17 @@ TEST_F(DiskTierTest, AFullDiskLosesTheNewPagesAndNothingElse) {
         tier->flush();
         written[n] = tier->find(page_of(n).key).is_found;
       }
-      EXPECT_FALSE(tier->stats().is_writable);
-      EXPECT_NE(tier->stats().last_error.find("No space left"), std::string::npos);
+      EXPECT_TRUE(tier->stats().is_failing);
+      ASSERT_EQ(changes.size(), 1u) << "said once, when it begins";
+      EXPECT_NE(changes[0].find("No space left"), std::string::npos);
+      EXPECT_NE(changes[0].find(full.directory), std::string::npos);
       EXPECT_EQ(tier->stats().pages + tier->stats().dropped_pages, 12);
       left = 1 << 20;  // space again
       tier->write(page_of(20));
       tier->flush();
-      EXPECT_TRUE(tier->stats().is_writable);
+      EXPECT_FALSE(tier->stats().is_failing);
+      ASSERT_EQ(changes.size(), 2u);
+      EXPECT_EQ(changes[1], "");
       expect_page(*tier, page_of(20));
     }
     const auto tier = open(full);

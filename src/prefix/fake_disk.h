@@ -2,6 +2,7 @@
 // A disk tier in memory for tests and simulations, with failures on demand.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <utility>
@@ -17,6 +18,8 @@ class FakeDisk final : public DiskTier {
   std::function<bool(const PageKey&)> is_damaged;
   /// Asked before each write; true = dropped. Null = never.
   std::function<bool(const DiskPage&)> is_full;
+  /// Calls of `children`, and the most that one asked for.
+  mutable int64_t num_lists = 0, most_listed = 0;
 
   Entry find(const PageKey& key) const override {
     const auto found = pages_.find(key);
@@ -31,6 +34,8 @@ class FakeDisk final : public DiskTier {
   }
 
   std::vector<DiskPage> children(const PageKey& parent, int64_t max_count) const override {
+    ++num_lists;
+    most_listed = std::max(most_listed, max_count);
     std::vector<DiskPage> result;
     for (const auto& [key, page] : pages_) {
       if (page.parent != parent || static_cast<int64_t>(result.size()) == max_count) continue;

@@ -70,10 +70,13 @@ class FakeRequests {
     std::map<int64_t, model::PageId> windows;
     {
       PrefixHit hit = cache_.find(query);
-      while (outcome.fetches < request.max_fetches && !cache_.fetch(hit, request.fetch_bytes)) {
+      for (int64_t budget = request.fetch_bytes;
+           outcome.fetches < request.max_fetches && !cache_.fetch(hit, budget);
+           budget = request.fetch_bytes) {
         ++outcome.fetches;
       }
-      outcome.miss = cache_.finish(query, hit);
+      cache_.finish(query, hit);
+      outcome.miss = cache_.explain(query, hit);
       outcome.cached = hit.cached_tokens();
       outcome.replayed = hit.replayed_tokens();
       outcome.disk = hit.disk_tokens();

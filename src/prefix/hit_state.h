@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/pages.h"
+#include "prefix/miss_explainer.h"
 #include "prefix/page_key.h"
 #include "prefix/page_tree.h"
 #include "prefix/prefix_cache.h"
@@ -16,21 +17,17 @@ namespace rorqual::prefix {
 /// Page numbers count from the prompt's begin. Pages [0, found) can be reused as far as is known: those with
 /// a block in `blocks` are held, the others are on disk.
 struct PrefixHit::State {
-  State(PageTree& tree_, model::PageStore& pages_) : tree(tree_), pages(pages_), epoch(tree_.epoch()) {}
+  State(PageTree& tree_, model::PageStore& pages_) : tree(tree_), pages(pages_) {}
 
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  /// Whether the nodes below still mean something.
-  bool has_tree() const { return epoch == tree.epoch(); }
-
   int64_t held() const { return static_cast<int64_t>(blocks.size()); }
 
   /// Node of a page, kNoNode if the tree does not keep it.
   NodeIndex node_of(int64_t index) const {
-    return has_tree() && index < static_cast<int64_t>(nodes.size()) ? nodes[static_cast<size_t>(index)]
-                                                                    : kNoNode;
+    return index < static_cast<int64_t>(nodes.size()) ? nodes[static_cast<size_t>(index)] : kNoNode;
   }
 
   std::span<const int32_t> tokens_of(int64_t index) const;
@@ -47,7 +44,6 @@ struct PrefixHit::State {
 
   PageTree& tree;
   model::PageStore& pages;
-  uint64_t epoch;
   int64_t page_tokens = 0;
 
   PageKey root;
@@ -58,6 +54,7 @@ struct PrefixHit::State {
   int64_t found_first = 0;   // before errors
   bool had_error = false;    // of the disk
   bool had_no_room = false;  // for a page from disk
+  int64_t num_failures = 0;  // pages that seemed to be on disk and were not to be had
   bool may_read = true;      // false: what is not held now is not there
 
   std::vector<model::PageId> blocks;
@@ -72,6 +69,7 @@ struct PrefixHit::State {
   int64_t target = 0;     // pages that will be reused
   int64_t replayed = 0;   // rows
   std::vector<model::PageId> window_list;
+  LookupEnd end;  // once it is finished
 };
 
 }  // namespace rorqual::prefix

@@ -82,6 +82,30 @@ class StagedMiss : public testing::Test {
     EXPECT_EQ(miss.kept_token, kept);
   }
 
+  // Of a prompt without images, for the steps of a lookup one by one.
+  struct Lookup {
+    explicit Lookup(std::vector<int32_t> tokens)
+        : prompt(std::move(tokens)),
+          keys(page_keys(root_key("model", ""), {.tokens = prompt}, kPage,
+                         static_cast<int64_t>(prompt.size()) / kPage)),
+          query{.tokens = prompt,
+                .keys = keys,
+                .root = root_key("model", ""),
+                .limit = static_cast<int64_t>(prompt.size()) - 1} {}
+
+    std::vector<int32_t> prompt;
+    std::vector<PageKey> keys;
+    PrefixCache::Query query;
+  };
+
+  PrefixHit look_up(const PrefixCache::Query& query) {
+    PrefixHit hit = cache_->find(query);
+    int64_t budget = 1 << 20;
+    EXPECT_TRUE(cache_->fetch(hit, budget));
+    cache_->finish(query, hit);
+    return hit;
+  }
+
   static ImageSpan image(int64_t begin, int64_t end, uint8_t fill) {
     ImageSpan span{.begin = begin, .end = end};
     span.digest.fill(fill);
@@ -255,13 +279,9 @@ TEST_F(StagedMiss, NoRoomForWhatIsOnDisk) {
   std::vector<model::PageId> taken;
   while (const auto page = pages_->allocate(PageKind::block)) taken.push_back(*page);
   for (int i = 0; i < 3; ++i) pages_->release(PageKind::block, taken[static_cast<size_t>(i)]);
-  const auto prompt = text(100, 1);
-  const PageKey root = root_key("model", "");
-  const auto keys = page_keys(root, {.tokens = prompt}, kPage, 6);
-  const PrefixCache::Query query{.tokens = prompt, .keys = keys, .root = root, .limit = 99};
-  PrefixHit hit = cache_->find(query);
-  EXPECT_TRUE(cache_->fetch(hit, 1 << 20));
-  expect(cache_->finish(query, hit), MissReason::evicted, 48, 96);
+  const Lookup lookup(text(100, 1));
+  PrefixHit hit = look_up(lookup.query);
+  expect(cache_->explain(lookup.query, hit), MissReason::evicted, 48, 96);
 }
 
 TEST_F(StagedMiss, Off) {
@@ -270,22 +290,38 @@ TEST_F(StagedMiss, Off) {
   expect(run(text(100, 1)).miss, MissReason::off, 0, 0);
 }
 
-TEST_F(StagedMiss, EveryLookupIsCountedUnderItsReason) {
-  run(text(100, 1));
-  run(text(100, 1));
-  run(text(100, 1) + text(60, 2));
-  run(with(text(100, 1), 50, 1));
-  run(text(9, 1));
-  const PrefixCacheStats& stats = cache_->stats();
-  const auto count = [&](MissReason reason) { return stats.misses_by_reason[static_cast<size_t>(reason)]; };
-  EXPECT_EQ(count(MissReason::first_seen), 1);
-  EXPECT_EQ(count(MissReason::none), 1);
-  EXPECT_EQ(count(MissReason::extends), 1);
-  EXPECT_EQ(count(MissReason::tokens_differ), 1);
-  EXPECT_EQ(count(MissReason::too_short), 1);
-  EXPECT_EQ(stats.queries, 5);
-  EXPECT_EQ(stats.query_tokens, 100 + 100 + 160 + 100 + 9);
-  EXPECT_EQ(stats.hit_tokens, 96 + 96 + 48);
+TEST_F(StagedMiss, OnlyExplainingListsWhatIsOnDiskAndNotMuch) {
+  use_disk();
+  for (int32_t i = 0; i < 30; ++i) run(with(text(100, 1), 61, 1000 + i));
+  restart();
+  disk_->num_lists = 0;
+  const Lookup lookup(with(text(100, 1), 61, 7));
+  PrefixHit hit = look_up(lookup.query);
+  EXPECT_EQ(disk_->num_lists, 0);
+  EXPECT_EQ(hit.cached_tokens(), 48);
+  const MissReport miss = cache_->explain(lookup.query, hit);
+  EXPECT_EQ(miss.reason, MissReason::tokens_differ);
+  EXPECT_EQ(miss.position, 61);
+  EXPECT_EQ(disk_->num_lists, 1);
+  EXPECT_EQ(disk_->most_listed, 16);
+}
+
+TEST_F(StagedMiss, ThePageThatWasComparedWithLeavesBeforeItIsExplained) {
+  run(with(text(100, 1), 11, 7));
+  const Lookup lookup(with(text(100, 1), 11, 8));
+  PrefixHit hit = look_up(lookup.query);
+  EXPECT_TRUE(cache_->make_room(PageKind::block, 500));
+  expect_differs(cache_->explain(lookup.query, hit), 11, 8, 7);
+}
+
+TEST_F(StagedMiss, TheMissingPageComesBeforeItIsExplained) {
+  for (const bool has_disk : {false, true}) {
+    if (has_disk) use_disk();
+    const Lookup lookup(text(100, 1));
+    PrefixHit hit = look_up(lookup.query);
+    run(text(100, 1));
+    expect(cache_->explain(lookup.query, hit), MissReason::first_seen, 0, 0);
+  }
 }
 
 TEST(MissReasons, HaveNamesOfTheirOwn) {

@@ -108,21 +108,15 @@ PageKey root_key(std::string_view model_identity, std::string_view salt) {
   return key;
 }
 
-PageKey page_key(const PageKey& parent, const PrefixInput& input, int64_t begin, int64_t page_tokens) {
-  return PageHasher(input, page_tokens).key(parent, begin);
-}
-
 std::vector<PageKey> page_keys(const PageKey& root, const PrefixInput& input, int64_t page_tokens,
-                               int64_t count) {
+                               int64_t count, std::vector<PageKey> known) {
   PageHasher hasher(input, page_tokens);
-  std::vector<PageKey> keys;
-  keys.reserve(static_cast<size_t>(std::max<int64_t>(count, 0)));
-  PageKey parent = root;
-  for (int64_t i = 0; i < count; ++i) {
-    parent = hasher.key(parent, i * page_tokens);
-    keys.push_back(parent);
+  if (known.empty()) known.reserve(static_cast<size_t>(std::max<int64_t>(count, 0)));
+  for (auto i = static_cast<int64_t>(known.size()); i < count; ++i) {
+    const PageKey key = hasher.key(known.empty() ? root : known.back(), i * page_tokens);
+    known.push_back(key);
   }
-  return keys;
+  return known;
 }
 
 std::string to_hex(const PageKey& key) {

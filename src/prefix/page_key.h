@@ -35,23 +35,21 @@ struct ImageSpan {
 struct PrefixInput {
   std::span<const int32_t> tokens;
   std::span<const ImageSpan> images = {};  // ascending
-  std::string_view salt = {};              // requests of different salts share nothing
 };
 
-/// Key of the empty prefix: the model's identity, numerics and page layout (`model_identity`), and the salt.
+/// Key of the empty prefix: the model's identity, numerics and page layout (`model_identity`), and the salt:
+/// requests of different salts share nothing.
 PageKey root_key(std::string_view model_identity, std::string_view salt);
 
 inline bool is_root(const PageKey& key) {
   return (key.high & 1) != 0;
 }
 
-/// Key of the page that holds tokens [begin, begin + page_tokens) after the prefix named by `parent`: parent,
-/// tokens, and for every image that the page touches its digest and where in the span the page begins.
-PageKey page_key(const PageKey& parent, const PrefixInput& input, int64_t begin, int64_t page_tokens);
-
-/// Keys of the first `count` whole pages of the input.
+/// Keys of the first `count` whole pages of the input, or more if `known`, the keys of the first ones, has
+/// more. A key is made of the one before it (the root for the first), the page's tokens, and for every image
+/// that the page touches its digest and where in the span the page begins.
 std::vector<PageKey> page_keys(const PageKey& root, const PrefixInput& input, int64_t page_tokens,
-                               int64_t count);
+                               int64_t count, std::vector<PageKey> known = {});
 
 /// 32 hexadecimal digits.
 std::string to_hex(const PageKey& key);

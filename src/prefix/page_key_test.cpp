@@ -29,9 +29,9 @@ TEST(PageKey, KeepsItsValuesBetweenBuilds) {
   const PageKey root = root_key("model", "");
   EXPECT_EQ(to_hex(root), "761754741d69e2bda5a943439338b7bb");
   const auto tokens = count_up(kPage);
-  EXPECT_EQ(to_hex(page_key(root, {.tokens = tokens}, 0, kPage)), "62e5e1cb63ecc39845bf01f8a3c2167a");
+  EXPECT_EQ(to_hex(page_keys(root, {.tokens = tokens}, kPage, 1)[0]), "62e5e1cb63ecc39845bf01f8a3c2167a");
   const ImageSpan span = image(1, 3, 7);
-  EXPECT_EQ(to_hex(page_key(root, {.tokens = tokens, .images = {&span, 1}}, 0, kPage)),
+  EXPECT_EQ(to_hex(page_keys(root, {.tokens = tokens, .images = {&span, 1}}, kPage, 1)[0]),
             "ec6e3d657831960ccc370f738b847382");
 }
 
@@ -54,17 +54,21 @@ TEST(PageKey, RootsDifferBySaltAndModelAndNotByWhereOneEnds) {
 TEST(PageKey, EveryTokenOfThePageAndTheParentMatter) {
   auto tokens = count_up(2 * kPage);
   const PageKey root = root_key("m", "");
-  const PageKey base = page_key(root, {.tokens = tokens}, kPage, kPage);
+  const auto second = [](const PageKey& parent, const std::vector<int32_t>& of) {
+    return page_keys(parent, {.tokens = of}, kPage, 2, {parent})[1];
+  };
+  const PageKey base = second(root, tokens);
   for (size_t i = 0; i < tokens.size(); ++i) {
     auto other = tokens;
     other[i] ^= 0x10000;
     const bool is_inside = i >= static_cast<size_t>(kPage);
-    EXPECT_EQ(page_key(root, {.tokens = other}, kPage, kPage) != base, is_inside) << i;
+    EXPECT_EQ(second(root, other) != base, is_inside) << i;
     EXPECT_NE(page_keys(root, {.tokens = other}, kPage, 2)[1],
               page_keys(root, {.tokens = tokens}, kPage, 2)[1]);
   }
-  EXPECT_NE(page_key(base, {.tokens = tokens}, kPage, kPage), base);
-  EXPECT_NE(page_key(root, {.tokens = tokens}, 0, 2 * kPage), page_key(root, {.tokens = tokens}, 0, kPage));
+  EXPECT_NE(second(base, tokens), base);
+  EXPECT_NE(page_keys(root, {.tokens = tokens}, 2 * kPage, 1)[0],
+            page_keys(root, {.tokens = tokens}, kPage, 1)[0]);
 }
 
 TEST(PageKey, ImagesCountByContentPlaceAndLengthOnThePagesThatTheyTouch) {
@@ -90,12 +94,11 @@ TEST(PageKey, ImagesCountByContentPlaceAndLengthOnThePagesThatTheyTouch) {
     EXPECT_TRUE(second.insert(keys(spans)[1]).second);
   }
   EXPECT_EQ(keys({image(3 * kPage, 4 * kPage, 5)})[2], plain[2]) << "an image does not reach back";
-  EXPECT_EQ(page_key(one[0], {.tokens = tokens, .images = std::vector<ImageSpan>{image(kPage + 1, 9, 1)}},
-                     kPage, kPage),
-            one[1]);
+  const std::vector<ImageSpan> spans{image(kPage + 1, 2 * kPage + 1, 1)};
+  EXPECT_EQ(page_keys(root, {.tokens = tokens, .images = spans}, kPage, 4, {one[0], one[1]}), one);
 }
 
-TEST(PageKey, ListsAreChainsOfSinglePages) {
+TEST(PageKey, AListThatIsContinuedAnywhereIsTheSame) {
   std::mt19937_64 random(41);
   std::vector<int32_t> tokens(64 * 20 + 13);
   for (auto& token : tokens) token = static_cast<int32_t>(random() % 129280);
@@ -104,12 +107,15 @@ TEST(PageKey, ListsAreChainsOfSinglePages) {
   const PageKey root = root_key("m", "s");
   const auto keys = page_keys(root, input, 64, 20);
   ASSERT_EQ(keys.size(), 20u);
-  PageKey parent = root;
-  for (int64_t i = 0; i < 20; ++i) {
-    parent = page_key(parent, input, i * 64, 64);
-    EXPECT_EQ(parent, keys[static_cast<size_t>(i)]);
-  }
   EXPECT_EQ(std::set<PageKey>(keys.begin(), keys.end()).size(), 20u);
+  std::vector<PageKey> step_by_step;
+  for (int64_t i = 0; i <= 20; ++i) {
+    const std::vector<PageKey> known(keys.begin(), keys.begin() + i);
+    EXPECT_EQ(page_keys(root, input, 64, 20, known), keys) << i;
+    EXPECT_EQ(page_keys(root, input, 64, i, keys), keys) << i;
+    step_by_step = page_keys(root, input, 64, i, std::move(step_by_step));
+    EXPECT_EQ(step_by_step, known) << i;
+  }
 }
 
 }  // namespace

@@ -51,7 +51,11 @@ PageTree::PageTree(model::PageStore& pages, const PageTreeOptions& options)
       children_(ByTokens{this}) {}
 
 PageTree::~PageTree() {
-  clear();
+  for (const NodeIndex index : children_) {
+    const Node& n = node(index);
+    pages_.release(PageKind::block, n.block);
+    if (n.window != kNoPage) pages_.release(PageKind::window, n.window);
+  }
 }
 
 NodeIndex PageTree::find(const PageKey& key) const {
@@ -264,25 +268,6 @@ bool PageTree::make_window_room(int64_t count) {
     if (pages_.holders(PageKind::window, node(index).window) == 1) evict_window(index);
   }
   return true;
-}
-
-void PageTree::clear() {
-  for (const NodeIndex index : children_) {
-    const Node& n = node(index);
-    pages_.release(PageKind::block, n.block);
-    if (n.window != kNoPage) pages_.release(PageKind::window, n.window);
-  }
-  children_.clear();
-  leaves_.clear();
-  window_order_.clear();
-  by_key_.clear();
-  nodes_.clear();
-  tokens_.clear();
-  free_nodes_.clear();
-  ghosts_.clear();
-  ghost_order_.clear();
-  figures_.blocks = figures_.windows = 0;
-  ++epoch_;
 }
 
 void PageTree::add_ghost(const PageKey& key) {

@@ -26,8 +26,7 @@ struct PageTreeOptions {
 };
 
 /// Blocks leave leaf first, the least recently used leaf of all; windows by a score (time of last use plus a
-/// bonus). What is pinned stays. One thread. Every operation costs O(log pages) at most, but `make_room` and
-/// `clear`.
+/// bonus). What is pinned stays. One thread. Every operation but `make_room` costs O(log pages) at most.
 class PageTree {
  public:
   struct Node {
@@ -85,11 +84,6 @@ class PageTree {
   /// Lets go of pages that nothing else holds until the store has `count` free ones. False: not enough.
   bool make_room(model::PageKind kind, int64_t count);
 
-  /// Forgets all pages, pinned ones too: nodes of an earlier epoch are invalid.
-  void clear();
-
-  uint64_t epoch() const { return epoch_; }
-
   /// Whether a page of this key left to make room, as far as is remembered.
   bool was_evicted(const PageKey& key) const { return ghosts_.contains(key); }
 
@@ -146,7 +140,7 @@ class PageTree {
   std::set<std::pair<int64_t, NodeIndex>> window_order_;  // evictable windows, by score
   std::unordered_map<PageKey, uint64_t, PageKeyHash> ghosts_;
   std::deque<std::pair<PageKey, uint64_t>> ghost_order_;  // may hold entries that are ghosts no more
-  uint64_t clock_ = 0, ghost_clock_ = 0, epoch_ = 0;
+  uint64_t clock_ = 0, ghost_clock_ = 0;
   int64_t window_clock_ = 0;
   Figures figures_;
 };

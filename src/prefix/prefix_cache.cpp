@@ -20,6 +20,10 @@ namespace {
 // Pages in memory but not on disk that one lookup writes again, so that a chain never stays broken.
 constexpr int64_t kMaxRepairs = 32;
 
+// Pages of one lookup that may fail to come from disk before the rest is given up: a disk that never delivers
+// holds a request up for so long.
+constexpr int64_t kMaxFailures = 16;
+
 PageTreeOptions tree_options(const model::PageStore& pages, const PrefixCacheOptions& options) {
   const int64_t half = std::max<int64_t>(0, options.max_bytes / 2);
   return {.max_blocks = half / std::max<int64_t>(1, pages.page_bytes(PageKind::block)),
@@ -34,7 +38,6 @@ PrefixCache::PrefixCache(model::PageStore& pages, PrefixCacheOptions options)
       options_(std::move(options)),
       tree_(std::make_unique<PageTree>(pages, tree_options(pages, options_))) {
   RORQUAL_CHECK(options_.window_pages > 0);
-  stats_.misses_by_reason.assign(kMissReasons, 0);
 }
 
 PrefixCache::~PrefixCache() {
@@ -153,28 +156,21 @@ int64_t PrefixCache::missing_page(const PrefixHit::State& hit) const {
   return -1;
 }
 
-bool PrefixCache::fetch(PrefixHit& hit, int64_t max_bytes) {
+bool PrefixCache::fetch(PrefixHit& hit, int64_t& budget) {
   if (!hit.state_) return true;
   PrefixHit::State& state = *hit.state_;
-  const int64_t page_bytes = pages_.page_bytes(PageKind::block);
-  bool is_done = false;
-  for (int64_t bytes = 0; !is_done && (bytes == 0 || bytes < max_bytes);) {
-    const int64_t index = missing_page(state);
-    if (index < 0) {
-      is_done = true;
-      break;
-    }
-    const bool has_read = read_page(state, index);
-    if (has_read) bytes += page_bytes;
-    if (has_read && state.windows.contains(index)) bytes += pages_.page_bytes(PageKind::window);
+  int64_t index = missing_page(state);
+  while (index >= 0 && budget > 0 && state.num_failures < kMaxFailures) {
+    budget = std::max<int64_t>(0, budget - read_page(state, index));
+    index = missing_page(state);
   }
-  is_done = is_done || missing_page(state) < 0;
   update_figures();
-  return is_done;
+  return index < 0 || state.num_failures >= kMaxFailures;
 }
 
-// Brings in what is missing of a page; plans again when it is not to be had. False: nothing was read.
-bool PrefixCache::read_page(PrefixHit::State& hit, int64_t index) {
+// Brings in what is missing of a page; plans again when it is not to be had. The bytes that this took from
+// the disk; a failure costs as many as a block.
+int64_t PrefixCache::read_page(PrefixHit::State& hit, int64_t index) {
   const auto at = static_cast<size_t>(index);
   const bool is_block = index == hit.held();
   const PageKey parent = index == 0 ? hit.root : hit.keys[at - 1];
@@ -187,13 +183,15 @@ bool PrefixCache::read_page(PrefixHit::State& hit, int64_t index) {
       tree_->touch(node);
       hit.push(node, tree_->node(node).block);
       plan(hit);
-      return false;
+      return 0;
     }
   }
   const auto give_up = [&] {
+    ++hit.num_failures;
     if (is_block) hit.found = index;
     hit.disk_windows[index] = false;
     plan(hit);
+    return pages_.page_bytes(PageKind::block);
   };
   Result<DiskPage> page = options_.disk->read(hit.keys[at]);
   const bool is_readable =
@@ -204,15 +202,13 @@ bool PrefixCache::read_page(PrefixHit::State& hit, int64_t index) {
   if (!is_same) {
     if (is_readable && !hit.tokens_of(index).empty()) ++stats_.mismatches;
     hit.had_error = hit.had_error || !is_readable;
-    give_up();
-    return true;
+    return give_up();
   }
   if (is_block) {
     const PageId block = take_page(PageKind::block, page->block);
     if (block == kNoPage) {
       hit.had_no_room = true;
-      give_up();
-      return true;
+      return give_up();
     }
     keep_block(hit, block);
   }
@@ -226,7 +222,7 @@ bool PrefixCache::read_page(PrefixHit::State& hit, int64_t index) {
       keep_window(hit, index, window);
     }
   }
-  return true;
+  return static_cast<int64_t>(page->block.size() + page->window.size());
 }
 
 // A fresh page with that content, held once; others leave for it. kNoPage: no room.
@@ -243,7 +239,7 @@ PageId PrefixCache::take_page(PageKind kind, std::span<const std::byte> content)
 void PrefixCache::keep_block(PrefixHit::State& hit, PageId block) {
   const int64_t index = hit.held();
   NodeIndex node = kNoNode;
-  if (hit.has_tree() && static_cast<int64_t>(hit.nodes.size()) == index) {
+  if (static_cast<int64_t>(hit.nodes.size()) == index) {
     const PageKey& key = hit.keys[static_cast<size_t>(index)];
     if (tree_->find(key) == kNoNode) {
       const NodeIndex parent = index == 0 ? tree_->add_root(hit.root) : hit.nodes.back();
@@ -262,12 +258,8 @@ void PrefixCache::keep_window(PrefixHit::State& hit, int64_t index, PageId windo
   hit.hold_window(index, window);
 }
 
-MissReport PrefixCache::finish(const Query& query, PrefixHit& hit) {
-  MissReport report;
-  if (!hit.state_) {
-    report.reason = MissReason::off;
-    return report;
-  }
+void PrefixCache::finish(const Query& query, PrefixHit& hit) {
+  if (!hit.state_) return;
   PrefixHit::State& state = *hit.state_;
   if (missing_page(state) >= 0) {  // the caller does not wait for the rest
     state.may_read = false;
@@ -276,14 +268,16 @@ MissReport PrefixCache::finish(const Query& query, PrefixHit& hit) {
     plan(state);
   }
   RORQUAL_CHECK(missing_page(state) < 0);
-  LookupEnd end{.page_tokens = state.page_tokens,
-                .found = state.found,
-                .found_first = state.found_first,
-                .used = state.target,
-                .had_disk_error = state.had_error,
-                .had_no_room = state.had_no_room};
-  end.last_node = state.found == 0 ? tree_->find(state.root) : state.node_of(state.found - 1);
-  report = explain_miss(query, end, *tree_, options_.disk.get());
+  state.end = {.page_tokens = state.page_tokens,
+               .found = state.found,
+               .found_first = state.found_first,
+               .used = state.target,
+               .had_disk_error = state.had_error,
+               .had_no_room = state.had_no_room,
+               .sibling = {}};
+  // Now, because room for the request itself may be made of the page that it is to be compared with.
+  const NodeIndex last = state.found == 0 ? tree_->find(state.root) : state.node_of(state.found - 1);
+  note_tree(query, *tree_, last, state.end);
 
   state.shrink(state.target);
   for (const auto& [index, window] : state.windows) {
@@ -291,13 +285,14 @@ MissReport PrefixCache::finish(const Query& query, PrefixHit& hit) {
     const NodeIndex node = state.node_of(index);
     if (node != kNoNode && tree_->node(node).window == window) tree_->touch_window(node);
   }
-  ++stats_.queries;
-  stats_.query_tokens += static_cast<int64_t>(query.tokens.size());
-  stats_.hit_tokens += hit.cached_tokens();
-  stats_.disk_hit_tokens += hit.disk_tokens();
-  stats_.replayed_tokens += hit.replayed_tokens();
-  ++stats_.misses_by_reason[static_cast<size_t>(report.reason)];
-  return report;
+}
+
+MissReport PrefixCache::explain(const Query& query, const PrefixHit& hit) const {
+  MissReport report;
+  report.reason = MissReason::off;
+  if (!hit.state_) return report;
+  RORQUAL_CHECK_NOTE(hit.state_->end.page_tokens > 0, "a hit that is not finished");
+  return explain_miss(query, hit.state_->end, options_.disk.get());
 }
 
 void PrefixCache::offer(const Offer& offer) {
@@ -367,11 +362,6 @@ bool PrefixCache::make_room(PageKind kind, int64_t count) {
   const bool has_room = pages_.pages_free(kind) >= count || tree_->make_room(kind, count);
   update_figures();
   return has_room;
-}
-
-void PrefixCache::clear() {
-  tree_->clear();
-  update_figures();
 }
 
 // In windows offered or used since: how much longer than others of the same age one stays.

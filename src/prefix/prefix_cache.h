@@ -58,12 +58,9 @@ class PrefixHit {
 
 /// Figures since the start, and now.
 struct PrefixCacheStats {
-  int64_t queries = 0, query_tokens = 0;  // lookups that read the cache, and their prompt tokens
-  int64_t hit_tokens = 0, disk_hit_tokens = 0, replayed_tokens = 0;
   int64_t blocks = 0, windows = 0, bytes = 0;  // held now
   int64_t evicted_blocks = 0, evicted_windows = 0;
-  int64_t mismatches = 0;                 // equal keys of different tokens (never served)
-  std::vector<int64_t> misses_by_reason;  // [MissReason]
+  int64_t mismatches = 0;  // equal keys of different tokens (never served)
 };
 
 /// One thread (the engine's).
@@ -82,18 +79,19 @@ class PrefixCache {
         0;  // of a request with replay trim: takes blocks only, replays so many rows; 0 = exact
   };
 
-  /// Finds the longest kept prefix in memory and on disk and takes hold of what is in memory. Does not count
-  /// in stats until `finish`.
+  /// Finds the longest kept prefix in memory and on disk and takes hold of what is in memory.
   PrefixHit find(const Query& query);
 
-  /// Reads at most `max_bytes` of what the hit still has on disk (one page at least); true when nothing is
-  /// left to read, or what is left cannot be read. Pages are taken from the store, others are evicted for
-  /// them.
-  bool fetch(PrefixHit& hit, int64_t max_bytes);
+  /// Reads what the hit still has on disk, page by page while `budget` is above 0; each page lowers it by its
+  /// bytes, to 0 at least. True when nothing is left to read, or what is left is given up because too many
+  /// reads have failed. Pages are taken from the store, others are evicted for them.
+  bool fetch(PrefixHit& hit, int64_t& budget);
 
-  /// Decides where to continue (windows, replay or an earlier restart), counts the lookup, explains what was
-  /// not reused.
-  MissReport finish(const Query& query, PrefixHit& hit);
+  /// Decides where to continue: windows, replay or an earlier restart. Reads nothing from disk.
+  void finish(const Query& query, PrefixHit& hit);
+
+  /// Why a finished hit is not longer. Reads up to kMaxDiskSiblings records on disk, so ask once.
+  MissReport explain(const Query& query, const PrefixHit& hit) const;
 
   /// What a window page is kept for. When room is short, of pages of about the same age the first kind leaves
   /// first, so that a short reply never drives out the end of its own prompt.
@@ -117,19 +115,14 @@ class PrefixCache {
   /// that nothing else holds. False when there are not so many.
   bool make_room(model::PageKind kind, int64_t count);
 
-  /// Forgets everything in memory (the disk stays).
-  void clear();
-
   const PrefixCacheStats& stats() const { return stats_; }
-
-  const DiskTier* disk() const { return options_.disk.get(); }
 
  private:
   bool is_off() const { return options_.max_bytes <= 0; }
 
   void plan(PrefixHit::State& hit) const;
   int64_t windowed_depth(PrefixHit::State& hit) const;
-  bool read_page(PrefixHit::State& hit, int64_t index);
+  int64_t read_page(PrefixHit::State& hit, int64_t index);
   int64_t missing_page(const PrefixHit::State& hit) const;
   model::PageId take_page(model::PageKind kind, std::span<const std::byte> content);
   void keep_block(PrefixHit::State& hit, model::PageId block);

@@ -34,7 +34,7 @@ void PrefixHit::State::hold_window(int64_t index, model::PageId page) {
 void PrefixHit::State::drop_window(int64_t index) {
   const auto pin = window_pins.find(index);
   if (pin != window_pins.end()) {
-    if (has_tree()) tree.unpin_window(pin->second);
+    tree.unpin_window(pin->second);
     window_pins.erase(pin);
   }
   const auto held_window = windows.find(index);
@@ -60,7 +60,6 @@ void PrefixHit::State::shrink(int64_t count) {
   if (nodes.size() <= size) return;
   const NodeIndex pinned = nodes.back();
   nodes.resize(size);
-  if (!has_tree()) return;
   if (!nodes.empty()) tree.pin(nodes.back());
   tree.unpin(pinned);
 }

@@ -153,6 +153,7 @@ struct PrefixStats {
   std::vector<int64_t> misses_by_reason;  // lookups, [prefix::MissReason]
   int64_t disk_pages = 0, disk_bytes = 0, disk_written_bytes = 0, disk_read_bytes = 0;
   int64_t disk_dropped_pages = 0, disk_damaged_pages = 0, disk_evicted_pages = 0;
+  bool is_disk_failing = false;  // pages cannot be written to it now
 };
 
 struct SpeculationStats {
@@ -184,7 +185,8 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
 
   /// Queues a request. Errors: invalid_argument (empty or too long prompt, ids outside the vocabulary,
-  /// ranges), unavailable (queue full or draining). The sink is kept until on_finish.
+  /// ranges), unavailable (draining; queue full: then Error::limit says by what). The sink is kept until
+  /// on_finish.
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
 
   /// Ends the request within one step: on_finish(cancelled) follows unless it finished meanwhile. Unknown ids

@@ -214,6 +214,7 @@ void EngineCore::cancel(RequestId id) {
   }
   flush();
   end(id, FinishReason::cancelled);  // its sink may have thrown meanwhile: then it is gone
+  publish();
   flush();
 }
 
@@ -257,7 +258,6 @@ void EngineCore::end(RequestId id, FinishReason reason, std::optional<int32_t> s
   if (!request) return;
   if (!request->is_prompt_counted) figures_.pending_prompt_tokens -= request->num_prompt_tokens;
   --figures_.unfinished;
-  if (!is_computing_) publish();
   FinishInfo info = finish_info(*request);
   info.reason = reason;
   info.stop_token = stop_token;
@@ -269,11 +269,13 @@ void EngineCore::fail_all(const Error& error) {
   doomed_.clear();
   for (const RequestId id : scheduler_.ids()) end(id, FinishReason::error, {}, error);
   figures_.step_began_ns = 0;
+  publish();
   flush();
 }
 
 void EngineCore::cancel_all() {
   for (const RequestId id : scheduler_.ids()) end(id, FinishReason::cancelled);
+  publish();
   flush();
 }
 
@@ -317,6 +319,7 @@ EngineStats EngineCore::stats() const {
     stats.prefix.disk_dropped_pages = disk.dropped_pages;
     stats.prefix.disk_damaged_pages = disk.damaged_pages;
     stats.prefix.disk_evicted_pages = disk.evicted_pages;
+    stats.prefix.is_disk_failing = disk.is_failing;
   }
   return stats;
 }

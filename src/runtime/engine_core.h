@@ -146,6 +146,7 @@ class EngineCore {
   void end(RequestId id, FinishReason reason, std::optional<int32_t> stop_token = {},
            std::optional<Error> error = {});
   FinishInfo finish_info(const RequestState& request) const;
+  /// After ends and before they are delivered. Not while a step computes.
   void publish();
 
   EngineInfo info_;

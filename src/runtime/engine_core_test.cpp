@@ -247,6 +247,51 @@ TEST(EngineCore, PagesComeBackFromDiskInParts) {
   EXPECT_TRUE(other->end.has_value());
 }
 
+TEST(EngineCore, EveryFirstAdmissionIsCountedUnderItsReason) {
+  Bench bench({}, with_prefix_cache());
+  const Request request = make_request(30, 1);
+  Request longer = request, changed = request, shorter = request;
+  longer.prompt.insert(longer.prompt.end(), 20, 5);
+  changed.prompt[22] = 60;
+  shorter.prompt.resize(3);
+  int64_t num_prompt_tokens = 0, num_cached = 0;
+  for (const Request& next : {request, request, longer, changed, shorter}) {
+    num_prompt_tokens += static_cast<int64_t>(next.prompt.size());
+    num_cached += bench.run_alone(next)->end->cached_tokens;
+  }
+  EXPECT_EQ(num_cached, 28 + 28 + 20);
+  const PrefixStats stats = bench.core->stats().prefix;
+  EXPECT_EQ(stats.queries, 5);
+  EXPECT_EQ(stats.query_tokens, num_prompt_tokens);
+  EXPECT_EQ(stats.hit_tokens, num_cached);
+  using prefix::MissReason;
+  for (const MissReason reason : {MissReason::first_seen, MissReason::none, MissReason::extends,
+                                  MissReason::tokens_differ, MissReason::too_short}) {
+    EXPECT_EQ(stats.misses_by_reason[static_cast<size_t>(reason)], 1) << prefix::miss_reason_name(reason);
+  }
+}
+
+TEST(EngineCore, AHitIsExplainedOnceHoweverOftenItIsLookedUp) {
+  auto disk = std::make_shared<prefix::FakeDisk>();
+  EngineOptions options = with_prefix_cache();
+  options.prefix_disk = disk;
+  options.max_num_seqs = 1;
+  options.max_num_batched_tokens = 8;
+  Bench bench({}, options);
+  const Request request = make_request(30, 12);
+  Request changed = request;
+  changed.prompt[22] = 60;
+  const auto first = bench.add(request), second = bench.add(changed);
+  bench.run();
+  EXPECT_EQ(first->end->prefix.reason, prefix::MissReason::first_seen);
+  // Looked up when the cache was empty, and again when its turn came.
+  EXPECT_EQ(second->end->cached_tokens, 20);
+  EXPECT_EQ(second->end->prefix.reason, prefix::MissReason::tokens_differ);
+  EXPECT_EQ(second->end->prefix.position, 22);
+  EXPECT_EQ(second->end->prefix.kept_token, request.prompt[22]);
+  EXPECT_EQ(disk->num_lists, 2) << "one for each request";
+}
+
 TEST(EngineCore, DraftsMakeFewerStepsAndTheSameTokens) {
   const Request request = make_request(9, 60);
   Bench plain;

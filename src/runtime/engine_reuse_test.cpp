@@ -59,6 +59,7 @@ struct Cell {
   int num_threads = 1;
   int64_t num_blocks = 0, chunk = 256, swap_bytes = 0;
   int32_t drafts = 0;
+  int32_t drill_preemptions = 0;
   bool has_prefix_cache = false, skips_unread_rows = true;
   std::shared_ptr<prefix::DiskTier> disk{};
 };
@@ -96,6 +97,7 @@ std::unique_ptr<Engine> open_engine(const Cell& cell) {
   engine.are_drafts_adaptive = false;
   engine.model_identity = "test";
   engine.swap_bytes = cell.swap_bytes;
+  engine.drill_preemptions = cell.drill_preemptions;
   engine.skips_unread_rows = cell.skips_unread_rows;
   if (cell.has_prefix_cache) {
     const model::PageStore& pages = (*model)->pages();
@@ -151,7 +153,7 @@ void expect_equal(const std::vector<std::shared_ptr<Reply>>& got,
   }
 }
 
-void expect_invariance(const std::string& model, kernels::Numerics numerics) {
+void expect_invariance(const std::string& model, kernels::Numerics numerics, bool has_draft_stages) {
   Cell cold{.model = model, .numerics = numerics, .skips_unread_rows = false};
   const auto alone = open_engine(cold);
   const std::vector<Request> requests = make_requests(alone->info().vocab_size, 20260105);
@@ -160,9 +162,8 @@ void expect_invariance(const std::string& model, kernels::Numerics numerics) {
   expect_equal(run(*skipping, requests, false), expected, "skipped rows");
   const auto drafting = open_engine({.model = model, .numerics = numerics, .chunk = 100, .drafts = 7});
   expect_equal(run(*drafting, requests, true), expected, "drafts");
-  if (drafting->info().max_drafts > 0) {
-    EXPECT_GT(drafting->stats().speculation.draft_tokens, 100);
-  }
+  ASSERT_EQ(drafting->info().max_drafts > 0, has_draft_stages);
+  EXPECT_TRUE(!has_draft_stages || drafting->stats().speculation.draft_tokens > 100);
   const auto reusing = open_engine({.model = model,
                                     .numerics = numerics,
                                     .num_threads = 2,
@@ -179,23 +180,26 @@ void expect_invariance(const std::string& model, kernels::Numerics numerics) {
                                       .num_blocks = 12,
                                       .chunk = 50,
                                       .swap_bytes = swap_bytes,
-                                      .drafts = 5});
-    std::vector<Request> longer = requests;
-    expect_equal(run(*crowded, longer, true), expected, "a small cache");
-    EXPECT_EQ(crowded->stats().cache_blocks_used, 0);
+                                      .drafts = 5,
+                                      .drill_preemptions = 2});
+    expect_equal(run(*crowded, requests, true), expected, "a small cache");
+    const EngineStats stats = crowded->stats();
+    EXPECT_EQ(stats.cache_blocks_used, 0);
+    EXPECT_GE(stats.preemptions, 2 * static_cast<int64_t>(requests.size()));
+    EXPECT_EQ(stats.swapped_in, swap_bytes > 0 ? stats.preemptions : 0);
   }
 }
 
 TEST(EngineReuse, RepliesHaveTheBitsOfColdOnesInReferenceNumerics) {
-  expect_invariance("tests/models/tiny-c", kernels::Numerics::reference);
+  expect_invariance("tests/models/tiny-c", kernels::Numerics::reference, false);
 }
 
 TEST(EngineReuse, RepliesHaveTheBitsOfColdOnesInExactNumerics) {
-  expect_invariance("tests/models/tiny-a", kernels::Numerics::exact);
+  expect_invariance("tests/models/tiny-a", kernels::Numerics::exact, true);
 }
 
 TEST(EngineReuse, RepliesHaveTheBitsOfColdOnesWithAnotherShape) {
-  expect_invariance("tests/models/tiny-b", kernels::Numerics::reference);
+  expect_invariance("tests/models/tiny-b", kernels::Numerics::reference, true);
 }
 
 /// Requests that decode for long share a cache for about two of them.

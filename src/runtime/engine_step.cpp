@@ -24,6 +24,7 @@ Status EngineCore::step(const std::function<void()>& while_computing) {
   if (!job.plan.slices.empty()) {
     status = compute(job, while_computing);
     if (status.ok()) status = settle(job);
+    publish();
   }
   if (!has_work() || job.plan.slices.empty() || has_streamed_rows_) flush();
   return status;
@@ -38,7 +39,9 @@ void EngineCore::flush() {
       end(id, FinishReason::error, {}, std::move(error));
     }
   }
-  if (!is_computing_ && !events_.is_empty()) flush();  // the ends of those whose sink threw
+  if (is_computing_ || events_.is_empty()) return;
+  publish();
+  flush();  // the ends of those whose sink threw
 }
 
 Status EngineCore::compute(Job& job, const std::function<void()>& while_computing) {
@@ -203,7 +206,6 @@ Status EngineCore::settle(Job& job) {
     }
     first_row += static_cast<int64_t>(slice.logit_offsets.size());
   }
-  publish();
   return Ok{};
 }
 

@@ -102,14 +102,16 @@ Status LocalEngine::check_load() const {
     return Error(Code::unavailable,
                  fmt::format("the queue is full: {} unfinished requests, limit {}", unfinished,
                              options.max_num_queued_reqs),
-                 "try again later, or start the server with a larger --max-queued-requests");
+                 "try again later, or start the server with a larger --max-queued-requests")
+        .by(Limit::queued_reqs);
   }
   const int64_t pending = figures.pending_prompt_tokens;
   if (options.max_num_queued_tokens > 0 && pending >= options.max_num_queued_tokens) {
     return Error(Code::unavailable,
                  fmt::format("the queue is full: {} prompt tokens are waiting, limit {}", pending,
                              options.max_num_queued_tokens),
-                 "try again later");
+                 "try again later")
+        .by(Limit::queued_tokens);
   }
   return Ok{};
 }
@@ -211,8 +213,12 @@ void LocalEngine::refuse_inbox(FinishReason reason, const std::optional<Error>& 
 
 /// Takes what comes in, and looks ahead for it, until the computing part of the step is over.
 void LocalEngine::work_while_computing() {
-  while (core_->is_computing()) {
+  while (true) {
+    // Asked before the inbox is taken: a cancellation that came while the step computed is never left for the
+    // next one, and no token of this step follows it.
+    const bool is_computing = core_->is_computing();
     take_inbox();
+    if (!is_computing) return;
     if (core_->prepare()) continue;
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return !core_->is_computing() || !inbox_.empty() || !cancels_.empty(); });

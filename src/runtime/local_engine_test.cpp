@@ -443,6 +443,7 @@ TEST(LocalEngine, RefusesBeyondTheQueueLimitsAndCountsRunningOnes) {
   const auto refused = engine->submit(make_request({5}, 2), std::make_shared<Recorder>());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::unavailable);
+  EXPECT_EQ(refused.error().limit(), Limit::queued_reqs);
   EXPECT_FALSE(refused.error().hint().empty());
   gate.open();
   for (const auto& sink : sinks) EXPECT_EQ(sink->wait().completion_tokens, 2);
@@ -464,7 +465,9 @@ TEST(LocalEngine, RefusesWhileTooManyPromptTokensWait) {
   const std::vector<int32_t> prompt(50, 2);
   const auto a = start(*engine, make_request(prompt, 1));
   const auto b = start(*engine, make_request(prompt, 1));
-  EXPECT_FALSE(engine->submit(make_request(prompt, 1), std::make_shared<Recorder>()).ok());
+  const auto refused = engine->submit(make_request(prompt, 1), std::make_shared<Recorder>());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().limit(), Limit::queued_tokens);
   gate.open();
   a->wait();
   b->wait();

@@ -15,9 +15,6 @@ namespace {
 using prefix::PrefixCache;
 using Phase = PrefixState::Phase;
 
-/// A disk that neither delivers nor gives up does not hold a request for ever.
-constexpr int kMaxIdleFetches = 16;
-
 }  // namespace
 
 PrefixUse::PrefixUse(model::Runner& runner, PrefixUseOptions options)
@@ -25,7 +22,7 @@ PrefixUse::PrefixUse(model::Runner& runner, PrefixUseOptions options)
       options_(std::move(options)),
       page_tokens_(runner.pages().page_tokens()),
       window_pages_(runner.window_pages()) {
-  counted_.misses_by_reason.assign(static_cast<size_t>(prefix::MissReason::disk_error) + 1, 0);
+  counted_.misses_by_reason.assign(prefix::kMissReasons, 0);
   if (options_.max_bytes <= 0) return;
   prefix::PrefixCacheOptions cache;
   cache.model_identity = options_.model_identity;
@@ -48,13 +45,8 @@ void PrefixUse::begin(RequestState& request) {
 
 void PrefixUse::name_pages(RequestState& request, int64_t count) const {
   PrefixState& state = request.prefix;
-  const prefix::PrefixInput input{request.tokens, {}, state.salt};
-  state.keys.reserve(static_cast<size_t>(count));
-  while (static_cast<int64_t>(state.keys.size()) < count) {
-    const prefix::PageKey& parent = state.keys.empty() ? state.root : state.keys.back();
-    const int64_t begin = static_cast<int64_t>(state.keys.size()) * page_tokens_;
-    state.keys.push_back(prefix::page_key(parent, input, begin, page_tokens_));
-  }
+  state.keys =
+      prefix::page_keys(state.root, {.tokens = request.tokens}, page_tokens_, count, std::move(state.keys));
 }
 
 PrefixCache::Query PrefixUse::query(const RequestState& request) const {
@@ -67,20 +59,15 @@ PrefixCache::Query PrefixUse::query(const RequestState& request) const {
   return query;
 }
 
-int64_t PrefixUse::bytes_read() const {
-  return cache_->disk() == nullptr ? 0 : cache_->disk()->stats().read_bytes;
-}
-
 void PrefixUse::lookup(RequestState& request) {
   name_pages(request, request.num_tokens() / page_tokens_);
   request.prefix.hit = cache_->find(query(request));
   request.prefix.generation = generation_;
   request.prefix.phase = Phase::fetching;
-  request.prefix.num_idle_fetches = 0;
 }
 
 void PrefixUse::conclude(RequestState& request) {
-  request.prefix.report = cache_->finish(query(request), request.prefix.hit);
+  cache_->finish(query(request), request.prefix.hit);
   request.prefix.disk_tokens = std::max(request.prefix.disk_tokens, request.prefix.hit.disk_tokens());
   request.prefix.phase = Phase::ready;
 }
@@ -89,23 +76,13 @@ bool PrefixUse::prepare(RequestState& request, int64_t& fetch_bytes) {
   PrefixState& state = request.prefix;
   if (state.phase == Phase::ready) return true;
   if (!state.reads) {
-    state.report = {};
-    state.report.reason = is_on() ? prefix::MissReason::bypassed : prefix::MissReason::off;
     state.phase = Phase::ready;
     return true;
   }
   if (state.phase == Phase::wanted) lookup(request);
-  bool is_complete = cache_->disk() == nullptr;
-  if (!is_complete && fetch_bytes > 0) {
-    const int64_t before = bytes_read();
-    is_complete = cache_->fetch(state.hit, fetch_bytes);
-    const int64_t read = bytes_read() - before;
-    fetch_bytes = std::max<int64_t>(fetch_bytes - read, 0);
-    state.num_idle_fetches = read > 0 ? 0 : state.num_idle_fetches + 1;
-    is_complete = is_complete || state.num_idle_fetches > kMaxIdleFetches;
-  }
-  if (is_complete) conclude(request);
-  return is_complete;
+  if (!cache_->fetch(state.hit, fetch_bytes)) return false;
+  conclude(request);
+  return true;
 }
 
 bool PrefixUse::refresh(RequestState& request) {
@@ -114,12 +91,10 @@ bool PrefixUse::refresh(RequestState& request) {
   const int64_t most = (request.num_tokens() - 1) / page_tokens_ * page_tokens_;
   if (state.hit.resume_position() == most) return false;
   prefix::PrefixHit before = std::move(state.hit);
-  const prefix::MissReport report = state.report;
   lookup(request);
   conclude(request);
   if (state.hit.resume_position() >= before.resume_position()) return true;
   state.hit = std::move(before);
-  state.report = report;
   return false;
 }
 
@@ -164,14 +139,21 @@ Result<model::SequenceId> PrefixUse::open(RequestState& request, bool skips_unre
   return sequence;
 }
 
+prefix::MissReport PrefixUse::report(const RequestState& request) const {
+  if (request.prefix.reads) return cache_->explain(query(request), request.prefix.hit);
+  prefix::MissReport report;
+  report.reason = is_on() ? prefix::MissReason::bypassed : prefix::MissReason::off;
+  return report;
+}
+
 void PrefixUse::count(RequestState& request) {
   PrefixState& state = request.prefix;
   if (state.is_counted) return;
   state.is_counted = true;
-  state.first_report = state.report;
+  state.first_report = report(request);
   request.cached_tokens = state.hit.cached_tokens();
   request.disk_tokens = std::min(state.disk_tokens, request.cached_tokens);
-  if (is_on()) ++counted_.misses_by_reason[static_cast<size_t>(state.report.reason)];
+  if (is_on()) ++counted_.misses_by_reason[static_cast<size_t>(state.first_report.reason)];
   if (!state.reads) return;
   ++counted_.queries;
   counted_.query_tokens += request.num_prompt_tokens;
@@ -255,7 +237,7 @@ PrefixStats PrefixUse::stats() const {
   stats.is_on = is_on();
   if (!is_on()) return stats;
   const prefix::PrefixCacheStats& cache = cache_->stats();
-  stats.has_disk = cache_->disk() != nullptr;
+  stats.has_disk = options_.disk != nullptr;
   stats.blocks = cache.blocks;
   stats.windows = cache.windows;
   stats.bytes = cache.bytes;

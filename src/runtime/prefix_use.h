@@ -32,9 +32,8 @@ class PrefixUse {
   /// Names the pages of a new request's prompt.
   void begin(RequestState& request);
 
-  /// Looks a waiting request up, and reads of it from disk what `fetch_bytes` allows (lowered by what was
-  /// read; nothing is read when it is 0). True when the request can be admitted; `refresh` may
-  /// still find a better hit.
+  /// Looks a waiting request up, and reads of it from disk what `fetch_bytes` allows (see
+  /// PrefixCache::fetch). True when the request can be admitted; `refresh` may still find a better hit.
   bool prepare(RequestState& request, int64_t& fetch_bytes);
 
   /// Looks again if the cache has changed since, right before an admission; the better one stays. True when
@@ -48,7 +47,8 @@ class PrefixUse {
   /// hit stays; `forget` when the request runs.
   Result<model::SequenceId> open(RequestState& request, bool skips_unread_rows);
 
-  /// Counts the first admission of a request in figures and in the request.
+  /// Counts the first admission of a request in figures and in the request, and explains its hit: that reads
+  /// a little from disk, so it is done this once.
   void count(RequestState& request);
 
   /// Offers the pages that a step filled, and the windows before the targets that it reached. `begin`: length
@@ -68,8 +68,8 @@ class PrefixUse {
   void name_pages(RequestState& request, int64_t count) const;
   void lookup(RequestState& request);
   void conclude(RequestState& request);
+  prefix::MissReport report(const RequestState& request) const;
   void offer_page(RequestState& request, int64_t index, bool has_window, prefix::PrefixCache::WindowUse use);
-  int64_t bytes_read() const;
 
   model::Runner& runner_;
   PrefixUseOptions options_;

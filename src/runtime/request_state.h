@@ -40,14 +40,12 @@ struct PrefixState {
   prefix::PageKey root;
   std::vector<prefix::PageKey> keys;  // of the whole pages of the tokens, as far as they were needed
   Phase phase = Phase::wanted;
-  prefix::PrefixHit hit;      // while waiting
-  prefix::MissReport report;  // of the lookup that is in force
-  uint64_t generation = 0;    // of the cache at that lookup
-  int64_t disk_tokens = 0;    // of the hit; those read by an earlier lookup of this wait count
-  int num_idle_fetches = 0;   // in a row that read nothing
-  int64_t num_offered = 0;    // pages that the cache was offered
-  bool is_counted = false;    // figures know the first lookup
-  prefix::MissReport first_report;
+  prefix::PrefixHit hit;            // while waiting
+  uint64_t generation = 0;          // of the cache at its lookup
+  int64_t disk_tokens = 0;          // of the hit; those read by an earlier lookup of this wait count
+  int64_t num_offered = 0;          // pages that the cache was offered
+  bool is_counted = false;          // figures know the hit of the first admission …
+  prefix::MissReport first_report;  // … and this is why it was not longer
 };
 
 struct RequestState {

@@ -262,7 +262,8 @@ Result<RequestId> ScriptedEngine::submit(Request request, std::shared_ptr<TokenS
     return Error(Code::unavailable,
                  fmt::format("the queue is full: {} unfinished requests, limit {}", num_unfinished_,
                              options_.max_num_queued_reqs),
-                 "try again later");
+                 "try again later")
+        .by(Limit::queued_reqs);
   }
   auto p = std::make_unique<Performance>();
   p->script = &scripts_[num_accepted_ % scripts_.size()];

@@ -209,6 +209,7 @@ TEST(ScriptedEngine, DestructionCancelsAndTheQueueIsBounded) {
     const auto refused = engine->submit(make_request(), std::make_shared<Recorder>());
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code(), Code::unavailable);
+    EXPECT_EQ(refused.error().limit(), Limit::queued_reqs);
   }
   EXPECT_EQ(sink->wait().reason, FinishReason::cancelled);
 }

@@ -208,7 +208,7 @@ void Answer::complete() {
 void Answer::fail(Generation* generation, const Error& error) {
   is_over_ = true;
   if (generation != nullptr) generation->cancel_all();
-  const HttpError http = http_error(error, /*is_draining=*/true);
+  const HttpError http = http_error(error);
   if (!head_.stream.stream) {
     exchange_->respond(error_response(http));
     return;
@@ -235,9 +235,8 @@ void start_answer(Service& service, std::vector<runtime::Request> requests, std:
   Executor& executor = is_stream ? static_cast<Executor&>(service.delivery) : service.prepare_pool;
   auto generation = std::make_shared<Generation>(service.backend().engine, executor);
   if (const Status status = generation->submit(std::move(requests)); !status.ok()) {
-    const bool is_draining = service.is_draining;
-    if (status.error().code() == Code::unavailable && !is_draining) service.count_rejection(num_choices);
-    exchange->respond(error_response(http_error(status.error(), is_draining)));
+    service.metrics().count_rejection(status.error().limit());
+    exchange->respond(error_response(http_error(status.error())));
     return;
   }
   service.metrics().observe_request(num_choices);

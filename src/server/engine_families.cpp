@@ -154,6 +154,8 @@ void add_prefix(Builder& b, const runtime::PrefixStats& stats) {
   b.gauge("prefix_cache_max_bytes", "Memory that they may take.", stats.max_bytes);
   b.gauge("prefix_disk_pages", "Pages on disk that can be read.", stats.disk_pages);
   b.gauge("prefix_disk_bytes", "Size of the files.", stats.disk_bytes);
+  b.gauge("prefix_disk_failing", "1 while pages cannot be written to disk.",
+          stats.is_disk_failing ? 1.0 : 0.0);
   b.counter("prefix_disk_written_bytes_total", "Bytes of pages written.", stats.disk_written_bytes);
   b.counter("prefix_disk_read_bytes_total", "Bytes of pages read.", stats.disk_read_bytes);
   b.counter("prefix_disk_hit_tokens_total", "Prompt tokens found on disk.", stats.disk_hit_tokens);

@@ -30,7 +30,7 @@ HttpResponse error_response(const HttpError& error) {
   return response;
 }
 
-HttpError http_error(const Error& error, bool is_draining) {
+HttpError http_error(const Error& error) {
   HttpError out{.message = error.message(), .hint = error.hint()};
   const auto set = [&out](int status, const char* type, const char* code) {
     out.status = status;
@@ -47,7 +47,7 @@ HttpError http_error(const Error& error, bool is_draining) {
       break;
     case Code::unavailable:
       out.retry_after_s = 1;
-      if (is_draining) {
+      if (error.limit() == Limit::none) {
         set(503, "server_error", "unavailable");
       } else {
         set(429, "rate_limit_error", "queue_full");

@@ -24,9 +24,9 @@ std::string error_json(const HttpError& error);
 
 HttpResponse error_response(const HttpError& error);
 
-/// Status, type and code of an expected failure. `unavailable` becomes 503 while draining, else 429 (queue
-/// full).
-HttpError http_error(const Error& error, bool is_draining);
+/// Status, type and code of an expected failure. `unavailable` becomes 429 when it names a limit (queue
+/// full), else 503.
+HttpError http_error(const Error& error);
 
 /// Errors that the HTTP layer finds by itself.
 HttpError http_error(int status, const std::string& message);

@@ -38,7 +38,8 @@ const Buckets kPreemptionBuckets = {1, 2, 3, 4, 5, 10, 20};
 constexpr std::array<const char*, 4> kOutcomes = {"stop", "length", "abort", "error"};
 /// vLLM's fifth, which this program never gives.
 constexpr const char* kRepetition = "repetition";
-constexpr std::array<const char*, 2> kRejections = {"max_num_queued_reqs", "max_num_queued_tokens"};
+constexpr std::array<std::pair<Limit, const char*>, 2> kRejections = {
+    {{Limit::queued_reqs, "max_num_queued_reqs"}, {Limit::queued_tokens, "max_num_queued_tokens"}}};
 
 /// 1, 2, 5, 10, 20, 50, … up to `limit`.
 Buckets token_buckets(int64_t limit) {
@@ -82,7 +83,7 @@ struct Metrics::Impl {
       &computed_tokens, &preemptions;
   prometheus::Family<prometheus::Counter>& success_family;
   std::array<prometheus::Counter*, 4> success{};
-  std::array<prometheus::Counter*, 2> rejections{};
+  std::array<prometheus::Counter*, kRejections.size()> rejections{};
   prometheus::Family<prometheus::Counter>& http_family;
 };
 
@@ -125,7 +126,8 @@ Metrics::Impl::Impl(const MetricsLabels& l)
                      .Help("Requests refused because the queue was full.")
                      .Labels({{"model_name", labels.model_name}})
                      .Register(registry);
-  for (size_t i = 0; i < kRejections.size(); ++i) rejections[i] = &family.Add({{"reason", kRejections[i]}});
+  for (size_t i = 0; i < kRejections.size(); ++i)
+    rejections[i] = &family.Add({{"reason", kRejections[i].second}});
 }
 
 Metrics::Metrics(const MetricsLabels& labels) : impl_(std::make_unique<Impl>(labels)) {}
@@ -166,8 +168,10 @@ void Metrics::observe_finish(const FinishedChoice& choice) {
   }
 }
 
-void Metrics::count_rejection(Rejection reason) {
-  impl_->rejections[static_cast<size_t>(reason)]->Increment();
+void Metrics::count_rejection(Limit limit) {
+  for (size_t i = 0; i < kRejections.size(); ++i) {
+    if (kRejections[i].first == limit) impl_->rejections[i]->Increment();
+  }
 }
 
 void Metrics::count_http(int status) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/result.h"
 #include "runtime/engine.h"
 
 namespace rorqual::server {
@@ -19,9 +20,6 @@ struct MetricsLabels {
 
 /// How a choice ended, as vLLM names it.
 enum class Outcome : uint8_t { stop, length, abort, error };
-
-/// The limit that a refused request met.
-enum class Rejection : uint8_t { queued_reqs, queued_tokens };
 
 struct FinishedChoice {
   Outcome outcome = Outcome::stop;
@@ -42,7 +40,7 @@ class Metrics {
   void observe_request(int64_t num_choices);  // accepted
   void observe_longest_choice(int64_t completion_tokens);
   void observe_finish(const FinishedChoice& choice);
-  void count_rejection(Rejection reason);
+  void count_rejection(Limit limit);  // of a refused request; only limits of the queue count
   void count_http(int status);
 
   /// Text exposition format 0.0.4.

@@ -142,7 +142,8 @@ TEST_F(MetricsTest, HasEveryLabelValueFromTheStart) {
 }
 
 TEST_F(MetricsTest, CountsRefusalsByTheLimitThatWasMet) {
-  metrics_.count_rejection(Rejection::queued_tokens);
+  metrics_.count_rejection(Limit::queued_tokens);
+  metrics_.count_rejection(Limit::none);  // draining
   const std::string text = metrics_.text({});
   EXPECT_THAT(text, HasSubstr(R"(model_name="m",reason="max_num_queued_tokens"} 1)"));
   EXPECT_THAT(text, HasSubstr(R"(model_name="m",reason="max_num_queued_reqs"} 0)"));

@@ -27,11 +27,11 @@ void answer_guarded(Exchange& exchange, const Body& body) {
   try {
     body();
   } catch (const std::bad_alloc&) {
-    exchange.respond(error_response(
-        http_error(Error(Code::out_of_memory, "Not enough memory to prepare this request."), false)));
+    exchange.respond(
+        error_response(http_error(Error(Code::out_of_memory, "Not enough memory to prepare this request."))));
   } catch (const std::exception& e) {
-    exchange.respond(error_response(http_error(
-        Error(Code::internal, std::string("The request could not be prepared: ") + e.what()), false)));
+    exchange.respond(error_response(
+        http_error(Error(Code::internal, std::string("The request could not be prepared: ") + e.what()))));
   }
 }
 

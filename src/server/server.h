@@ -29,10 +29,9 @@ struct ServerOptions {
   int32_t max_logprobs = 20;  // largest logprobs, top_logprobs, prompt_logprobs; -1 = no limit (vocabulary)
   int32_t max_choices = 16;   // largest n
 
-  /// The engine's limits, for refusals that cost nothing and for the metrics; 0 = none.
-  int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;
-  bool uses_priority = true;    // false: the field of requests is ignored
-  bool usage_extension = true;  // our own object in usage: reuse, drafts, preemptions
+  int64_t max_num_queued_reqs = 0;  // the engine's limit, for refusals that cost nothing; 0 = none
+  bool uses_priority = true;        // false: the field of requests is ignored
+  bool usage_extension = true;      // our own object in usage: reuse, drafts, preemptions
 
   bool access_log = true;  // one line per finished request at info; never any text of it
   std::vector<std::string> access_log_skip = {"/health", "/metrics", "/ready"};

@@ -76,27 +76,18 @@ bool Service::refuse_if_full(Exchange& exchange) {
     const runtime::EngineStats stats = backend().engine.stats();
     const int64_t unfinished = stats.requests_running + stats.requests_waiting + num_preparing_;
     if (unfinished >= limit && !is_draining) {
-      metrics().count_rejection(Rejection::queued_reqs);
-      const std::string message = "the queue is full: " + std::to_string(unfinished) +
-                                  " unfinished requests, limit " + std::to_string(limit);
-      exchange.respond(error_response(
-          http_error(Error(Code::unavailable, message,
-                           "try again later, or start the server with a larger --max-queued-requests"),
-                     /*is_draining=*/false)));
+      const auto error = Error(Code::unavailable,
+                               "the queue is full: " + std::to_string(unfinished) +
+                                   " unfinished requests, limit " + std::to_string(limit),
+                               "try again later, or start the server with a larger --max-queued-requests")
+                             .by(Limit::queued_reqs);
+      metrics().count_rejection(error.limit());
+      exchange.respond(error_response(http_error(error)));
       return true;
     }
   }
   ++num_preparing_;
   return false;
-}
-
-void Service::count_rejection(int64_t num_choices) {
-  const runtime::EngineStats stats = backend().engine.stats();
-  const int64_t unfinished = stats.requests_running + stats.requests_waiting;
-  const int64_t limit = options.max_num_queued_reqs;
-  const bool by_tokens =
-      options.max_num_queued_tokens > 0 && (limit == 0 || unfinished + num_choices <= limit);
-  metrics().count_rejection(by_tokens ? Rejection::queued_tokens : Rejection::queued_reqs);
 }
 
 void Service::log_miss(const std::string& request_id, const runtime::FinishInfo& info) {

@@ -85,9 +85,6 @@ class Service {
     int count_ = 1;
   };
 
-  /// Of `num_choices` requests that the engine has refused because of its queue.
-  void count_rejection(int64_t num_choices);
-
   /// Logs why a prefix was not reused: at info when much was lost, not more often than once a second.
   void log_miss(const std::string& request_id, const runtime::FinishInfo& info);
 

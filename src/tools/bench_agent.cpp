@@ -10,12 +10,12 @@
 #include <set>
 #include <utility>
 
+#include "kl/bootstrap.h"
 #include "report/table.h"
 #include "tools/build_info.h"
 #include "tools/kl_engine.h"
 #include "tools/load_client.h"
 #include "tools/load_conversation.h"
-#include "tools/load_counters.h"
 #include "tools/load_facts.h"
 #include "tools/load_prompts.h"
 
@@ -125,7 +125,7 @@ TurnSummary summary_of(const Target& target, size_t turn, const BenchAgentOption
   summary.prompt_tokens = first.prompt_tokens;
   summary.common_tokens = first.common_tokens;
   summary.cached_tokens = first.cached_tokens;
-  summary.ttft_s = percentile(times, 50).value_or(0);
+  if (!times.empty()) summary.ttft_s = kl::percentile(times, 50);
   for (const std::string& reason : reasons) summary.reasons += (summary.reasons.empty() ? "" : ",") + reason;
   return summary;
 }

@@ -2,10 +2,8 @@
 #include "tools/bench_context.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -14,26 +12,18 @@
 #include "base/sha256.h"
 #include "base/units.h"
 #include "model/switches.h"
+#include "tools/bench_model.h"
 
 namespace rorqual::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Of this process, so far.
-int64_t peak_resident_bytes() {
-  rusage usage{};
-  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_maxrss * 1024 : 0;
-}
-
 /// The prompt of one sequence in steps as the scheduler cuts it, then the answer token by token.
 class ContextRun {
  public:
-  ContextRun(model::Model& model, const BenchContextOptions& options) : model_(model), options_(options) {
+  ContextRun(model::Model& model, const BenchContextOptions& options)
+      : model_(model), options_(options), random_(model.vocab_size()) {
     logits_.resize(static_cast<size_t>(model.vocab_size()));
   }
 
@@ -56,11 +46,6 @@ class ContextRun {
   }
 
  private:
-  int32_t random_token() {
-    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
-    return static_cast<int32_t>((state_ >> 33) % static_cast<uint64_t>(model_.vocab_size()));
-  }
-
   Status run_open() {
     const int64_t end = options_.prompt_tokens;
     if (!model_.reserve(sequence_, end + options_.generate_tokens)) {
@@ -91,7 +76,7 @@ class ContextRun {
   Status prefill(int64_t begin, int64_t count) {
     const int64_t end = options_.prompt_tokens;
     std::vector<int32_t> tokens(static_cast<size_t>(count));
-    for (int32_t& token : tokens) token = random_token();
+    for (int32_t& token : tokens) token = random_.next();
     const auto last = static_cast<int32_t>(count - 1);
     model::StepSlice slice;
     slice.sequence = sequence_;
@@ -102,7 +87,7 @@ class ContextRun {
   }
 
   Status decode() {
-    const int32_t token = random_token(), only_row = 0;
+    const int32_t token = random_.next(), only_row = 0;
     model::StepSlice slice;
     slice.sequence = sequence_;
     slice.tokens = std::span(&token, 1);
@@ -119,7 +104,7 @@ class ContextRun {
 
   model::Model& model_;
   const BenchContextOptions& options_;
-  uint64_t state_ = 0x9E3779B97F4A7C15U;
+  RandomTokens random_;
   model::SequenceId sequence_ = 0;
   std::vector<float> logits_;
   Json parts_ = Json::array();
@@ -152,38 +137,28 @@ void print_report(const Json& report) {
 
 Status run_bench_context(const BenchContextOptions& options) {
   OpenOptions open = options.open;
-  const int64_t needed = options.prompt_tokens + options.generate_tokens;
-  if (open.max_model_len == 0) open.max_model_len = needed;
-  if (open.max_model_len < needed) {
-    return Error(Code::invalid_argument,
-                 fmt::format("--max-model-len {} is shorter than prompt and answer together, {} tokens",
-                             open.max_model_len, needed));
-  }
   open.max_num_seqs = 1;
-  RORQUAL_TRY_ASSIGN(const OpenedSource opened, open_source(open, true));
-  runtime::EngineOptions engine;
-  engine.max_num_seqs = engine.max_logit_rows = 1;
-  RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_engine(opened, open, engine));
-  RORQUAL_TRY(plan::check_plan(plan));
-  open.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
-  RORQUAL_TRY_ASSIGN(const auto model, open_model(opened, open));
-  ContextRun run(*model, options);
+  RORQUAL_TRY_ASSIGN(const PlannedModel planned,
+                     open_planned(open, options.prompt_tokens + options.generate_tokens));
+  model::Model& model = *planned.model;
+  ContextRun run(model, options);
   RORQUAL_TRY(run.run());
-  const int64_t planned = plan.now.of(plan::Tier::ram).needed_bytes, peak = peak_resident_bytes();
+  const int64_t planned_bytes = planned.plan.now.of(plan::Tier::ram).needed_bytes;
+  const int64_t peak = peak_resident_bytes();
   Json report{{"schema", "rorqual.bench.context/1"},
-              {"model", opened.name},
+              {"model", planned.opened.name},
               {"numerics", open.numerics},
               {"switches", model::describe_switches(open.switches)},
-              {"threads", model->num_threads()},
+              {"threads", model.num_threads()},
               {"prompt_tokens", options.prompt_tokens},
               {"generate_tokens", options.generate_tokens},
               {"max_num_batched_tokens", open.max_num_batched_tokens},
               {"skips_unread_rows", options.skips_unread_rows},
               {"memory",
                {{"rss_peak_bytes", peak},
-                {"planned_bytes", planned},
+                {"planned_bytes", planned_bytes},
                 {"planned_to_measured_ratio",
-                 static_cast<double>(planned) / static_cast<double>(std::max<int64_t>(peak, 1))}}}};
+                 static_cast<double>(planned_bytes) / static_cast<double>(std::max<int64_t>(peak, 1))}}}};
   report.update(run.result());
   if (options.as_json) {
     fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));

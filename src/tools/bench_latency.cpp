@@ -4,10 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -17,6 +14,7 @@
 #include "model/switches.h"
 #include "model/synthetic_spec.h"
 #include "plan/speed.h"
+#include "tools/bench_model.h"
 #include "tools/machine_measure.h"
 #include "tools/measured_machine.h"
 
@@ -24,22 +22,6 @@ namespace rorqual::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr uint64_t kTokenSeed = 0x9E3779B97F4A7C15U;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// A line of /proc/self/status in bytes, 0 if there is none.
-int64_t status_bytes(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.rfind(key + ":", 0) == 0) return std::atoll(line.c_str() + key.size() + 1) * 1024;
-  }
-  return 0;
-}
 
 std::vector<double> load_average() {
   std::vector<double> loads(3, 0.0);
@@ -50,7 +32,8 @@ std::vector<double> load_average() {
 /// Sequences of random tokens through the model: all prompts, then one token each per step.
 class Workload {
  public:
-  Workload(model::Model& model, const BenchLatencyOptions& options) : model_(model), options_(options) {
+  Workload(model::Model& model, const BenchLatencyOptions& options)
+      : model_(model), options_(options), random_(model.vocab_size()) {
     logits_.resize(static_cast<size_t>(options.batch * model.vocab_size()));
   }
 
@@ -62,11 +45,6 @@ class Workload {
   Result<Times> run();
 
  private:
-  int32_t random_token() {
-    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
-    return static_cast<int32_t>((state_ >> 33) % static_cast<uint64_t>(model_.vocab_size()));
-  }
-
   Status open_sequences();
   void close_sequences();
   Status prefill();
@@ -74,7 +52,7 @@ class Workload {
 
   model::Model& model_;
   const BenchLatencyOptions& options_;
-  uint64_t state_ = kTokenSeed;
+  RandomTokens random_;
   std::vector<model::SequenceId> sequences_;
   std::vector<float> logits_;
 };
@@ -100,7 +78,7 @@ Status Workload::prefill() {
   std::vector<std::vector<int32_t>> prompts(sequences_.size());
   for (auto& prompt : prompts) {
     prompt.resize(static_cast<size_t>(options_.prompt_tokens));
-    for (int32_t& token : prompt) token = random_token();
+    for (int32_t& token : prompt) token = random_.next();
   }
   const int64_t budget = model_.max_step_rows();
   int64_t begin = 0;  // of the first unfinished prompt
@@ -138,7 +116,7 @@ Status Workload::decode() {
   for (int64_t step = 1; step < options_.generate_tokens; ++step) {
     std::vector<model::StepSlice> slices;
     for (size_t i = 0; i < sequences_.size(); ++i) {
-      tokens[i] = random_token();
+      tokens[i] = random_.next();
       slices.push_back({.sequence = sequences_[i],
                         .tokens = {&tokens[i], 1},
                         .is_image = {},
@@ -281,23 +259,13 @@ void print_report(const Json& report) {
 }
 
 // ------------------------------------------------------------------------------------------------ the run
-Status check_options(const BenchLatencyOptions& options) {
-  const int64_t needed = options.prompt_tokens + options.generate_tokens;
-  if (options.open.max_model_len > 0 && options.open.max_model_len < needed) {
-    return Error(Code::invalid_argument,
-                 fmt::format("--max-model-len {} is shorter than prompt and answer together, {} tokens",
-                             options.open.max_model_len, needed));
-  }
-  return Ok();
-}
-
 /// A first run unmeasured, which touches all memory; then repetitions and samples of the rates in turn.
 Status measure(model::Model& model, const BenchLatencyOptions& options, plan::Machine& machine,
                Measured& measured) {
   Workload workload(model, options);
   RORQUAL_TRY_ASSIGN(const auto first, workload.run());
   static_cast<void>(first);
-  measured.rss_peak_bytes = status_bytes("VmHWM");
+  measured.rss_peak_bytes = peak_resident_bytes();
   RORQUAL_TRY_ASSIGN(const auto* table, find_kernels(options.open.kernels));
   ThreadPool pool(machine.threads);
   std::vector<RateSample> samples;
@@ -318,25 +286,17 @@ Status measure(model::Model& model, const BenchLatencyOptions& options, plan::Ma
 }  // namespace
 
 Status run_bench_latency(const BenchLatencyOptions& options) {
-  RORQUAL_TRY(check_options(options));
   OpenOptions open = options.open;
-  if (open.max_model_len == 0) open.max_model_len = options.prompt_tokens + options.generate_tokens;
   open.max_num_seqs = options.batch;
-  RORQUAL_TRY_ASSIGN(const OpenedSource opened, open_source(open, true));
-  runtime::EngineOptions engine;  // only the batch's rows of logits exist here
-  engine.max_num_seqs = engine.max_logit_rows = options.batch;
-  RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_engine(opened, open, engine));
-  RORQUAL_TRY(plan::check_plan(plan));
-  open.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
-  plan::Machine machine = plan.machine;
+  RORQUAL_TRY_ASSIGN(const PlannedModel planned,
+                     open_planned(open, options.prompt_tokens + options.generate_tokens));
+  plan::Machine machine = planned.plan.machine;
   if (open.threads > 0) machine.threads = open.threads;
   Measured measured;
-  const double start = seconds_now();
-  RORQUAL_TRY_ASSIGN(const auto model, open_model(opened, open));
-  measured.load_s = seconds_now() - start;
-  measured.rss_loaded_bytes = status_bytes("VmRSS");
-  RORQUAL_TRY(measure(*model, options, machine, measured));
-  const Json report = report_json(options, opened.name, plan, machine, measured);
+  measured.load_s = planned.load_s;
+  measured.rss_loaded_bytes = resident_bytes();
+  RORQUAL_TRY(measure(*planned.model, options, machine, measured));
+  const Json report = report_json(options, planned.opened.name, planned.plan, machine, measured);
   if (options.as_json) {
     fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {

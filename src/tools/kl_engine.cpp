@@ -74,9 +74,8 @@ Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len, 
   });
   bar.finish();
   if (!opened.ok()) {
-    const bool is_about_length = opened.error().message().starts_with("--max-model-len ");
-    if (is_about_length && options.open.max_model_len == 0 && !option.empty())
-      return too_long(std::move(opened).error(), option, needed_len);
+    const bool is_too_long = opened.error().limit() == Limit::model_len;
+    if (is_too_long && !option.empty()) return too_long(std::move(opened).error(), option, needed_len);
     return std::move(opened).error();
   }
   result.local = *std::move(opened);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/check.h"
 
@@ -73,15 +74,6 @@ Spread spread_of(std::span<const double> values) {
   for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
   spread.sample_sd = std::sqrt(squares / (count - 1));
   return spread;
-}
-
-std::optional<double> percentile(std::vector<double> values, double percent) {
-  if (values.empty()) return std::nullopt;
-  std::sort(values.begin(), values.end());
-  const double place = percent / 100 * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (values[above] - values[below]) * (place - static_cast<double>(below));
 }
 
 }  // namespace rorqual::tools

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "base/result.h"
 
@@ -40,8 +39,5 @@ struct Spread {
 
 /// `values` must not be empty.
 Spread spread_of(std::span<const double> values);
-
-/// Percentile 0..100 with straight lines between the ranks; nothing of no values.
-std::optional<double> percentile(std::vector<double> values, double percent);
 
 }  // namespace rorqual::tools

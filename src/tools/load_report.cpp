@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kl/bootstrap.h"
 #include "report/table.h"
 
 namespace rorqual::tools {
@@ -261,10 +262,10 @@ Quantiles quantiles_of(const std::vector<double>& values) {
   q.count = static_cast<int64_t>(values.size());
   if (values.empty()) return q;
   q.mean = spread_of(values).mean;
-  q.p50 = percentile(values, 50);
-  q.p90 = percentile(values, 90);
-  q.p99 = percentile(values, 99);
-  q.max = percentile(values, 100);
+  q.p50 = kl::percentile(values, 50);
+  q.p90 = kl::percentile(values, 90);
+  q.p99 = kl::percentile(values, 99);
+  q.max = kl::percentile(values, 100);
   return q;
 }
 

@@ -59,11 +59,11 @@ TEST(Spreads, UseOneLessThanTheNumberOfRuns) {
 }
 
 TEST(Percentiles, LieOnStraightLinesBetweenRanks) {
-  EXPECT_DOUBLE_EQ(*percentile({3, 1, 2}, 50), 2);
-  EXPECT_DOUBLE_EQ(*percentile({1, 2, 3, 4}, 50), 2.5);
-  EXPECT_DOUBLE_EQ(*percentile({0, 10}, 90), 9);
-  EXPECT_DOUBLE_EQ(*percentile({7}, 99), 7);
-  EXPECT_FALSE(percentile({}, 50).has_value());
+  EXPECT_DOUBLE_EQ(*quantiles_of({3, 1, 2}).p50, 2);
+  EXPECT_DOUBLE_EQ(*quantiles_of({1, 2, 3, 4}).p50, 2.5);
+  EXPECT_DOUBLE_EQ(*quantiles_of({0, 10}).p90, 9);
+  EXPECT_DOUBLE_EQ(*quantiles_of({7}).p99, 7);
+  EXPECT_FALSE(quantiles_of({}).p50.has_value());
 }
 
 TEST(MetricsTexts, AreSummedByNameAndLabel) {

@@ -2,6 +2,7 @@
 #include "tools/open_model.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
@@ -153,6 +154,7 @@ Result<plan::Plan> plan_engine(const OpenedSource& opened, const OpenOptions& op
   request.with_drafts = options.with_drafts;
   request.kv_cache_bytes = options.kv_cache_bytes;
   request.prefix_cache_bytes = prefix_cache_bytes;
+  request.swap_bytes = engine_options.swap_bytes;
   request.switches = options.switches;
   return plan::make_plan(opened.config, plan::this_machine(options.model), request);
 }
@@ -183,12 +185,9 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   model_options.max_sequences = options.max_num_seqs;
   model_options.prefix_blocks = options.prefix_blocks;
   model_options.prefix_windows = options.prefix_windows;
-  if (options.kv_cache_bytes > 0) {
-    const auto layout = model::make_cache_layout(config, model_options.numerics, model_options.with_drafts);
-    if (layout.block_bytes > 0) {
-      model_options.num_blocks = std::max<int64_t>(options.kv_cache_bytes / layout.block_bytes, 1);
-    }
-  }
+  const auto layout = model::make_cache_layout(config, model_options.numerics, model_options.with_drafts);
+  model_options.num_blocks =
+      layout.running_blocks(options.kv_cache_bytes, model_options.max_model_len, model_options.max_sequences);
   model_options.scratch_bytes = scratch_space_bytes(config, model_options);
   std::vector<int32_t> token_map;
   if (!config.engram_layer_ids.empty()) {
@@ -225,6 +224,15 @@ void add_prefix_pages(const plan::Plan& plan, OpenOptions& options) {
   options.prefix_windows = pages.windows;
 }
 
+/// `error` is empty when the disk can be written again.
+void log_disk_change(const std::string& error) {
+  if (error.empty()) {
+    spdlog::info("cache  pages of the prefix cache are written to disk again");
+  } else {
+    spdlog::warn("cache  pages of the prefix cache stay in memory only, the disk fails: {}", error);
+  }
+}
+
 /// A disk that cannot be used costs the server nothing but its help.
 void open_disk_tier(const ReuseOptions& reuse, runtime::EngineOptions& options, OpenedEngine& result) {
   if (reuse.prefix_cache_dir.empty()) return;
@@ -234,7 +242,8 @@ void open_disk_tier(const ReuseOptions& reuse, runtime::EngineOptions& options, 
   }
   auto disk = prefix::DiskTier::open({.directory = reuse.prefix_cache_dir,
                                       .model_identity = options.model_identity,
-                                      .max_bytes = reuse.prefix_disk_bytes});
+                                      .max_bytes = reuse.prefix_disk_bytes,
+                                      .on_change = log_disk_change});
   if (disk.ok()) {
     options.prefix_disk = *std::move(disk);
   } else {
@@ -299,7 +308,8 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   const int64_t trained = result.opened.config.max_position_embeddings;
   if (!options.may_exceed_positions && options.max_model_len > trained) {
     return Error(Code::invalid_argument, fmt::format("--max-model-len {}: the model's config allows {}",
-                                                     options.max_model_len, trained));
+                                                     options.max_model_len, trained))
+        .by(Limit::model_len);
   }
   RORQUAL_TRY_ASSIGN(const plan::Plan plan, plan_with_drafts(result.opened, chosen, engine_options, reuse));
   if (show_plan) show_plan(plan);

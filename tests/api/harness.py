@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the scripted server and talks to it: the common part of the API tests. Standard library only."""
+"""Starts the scripted server or the program and talks to it: the common part of the API tests. Standard library
+only."""
 
 import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENIZER = ROOT / "models" / "mini" / "tokenizer.json"
 TIMEOUT_S = 30
+PROGRAM_TIMEOUT_S = 120  # it computes
 
 THINK_END = "</think>"
 DSML = "｜DSML｜"
@@ -29,7 +34,24 @@ def tool_block(name, parameters):
     return "\n\n" + "\n".join(lines)
 
 
-class Server:
+class Metered:
+    """A server's figures."""
+
+    def metrics(self):
+        """Samples of /metrics as {"name{labels}": value}."""
+        out = {}
+        for line in self.get("/metrics").splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                out[name] = float(value)
+        return out
+
+    def metric(self, name, labels=""):
+        """Sum of the samples of one name whose labels contain `labels`."""
+        return sum(v for k, v in self.metrics().items() if k.split("{")[0] == name and labels in k)
+
+
+class Server(Metered):
     """One scripted server process; script lines are dicts (runtime/scripted_engine.h), options go to the program."""
 
     def __init__(self, script, **options):
@@ -113,19 +135,6 @@ class Server:
         """A normal request succeeds."""
         return self.post("/tokenize", {"prompt": "a"})["count"] > 0
 
-    def metrics(self):
-        """Samples of /metrics as {"name{labels}": value}."""
-        out = {}
-        for line in self.get("/metrics").splitlines():
-            if line and not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                out[name] = float(value)
-        return out
-
-    def metric(self, name, labels=""):
-        """Sum of the samples of one name whose labels contain `labels`."""
-        return sum(v for k, v in self.metrics().items() if k.split("{")[0] == name and labels in k)
-
     def wait_metric(self, name, value, labels=""):
         """Asks until the metric has the value; gives up with the test's time limit."""
         for _ in range(3000):
@@ -143,6 +152,79 @@ class Server:
         self.file.close()
         self.log.close()
         return self.process.returncode, out
+
+
+class Program(Metered):
+    """`rorqual serve` with options and variables of the environment; its log is read by a thread."""
+
+    def __init__(self, *options, program=None, environment=None):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("RORQUAL_")}
+        self.process = subprocess.Popen(
+            [program or os.environ["RORQUAL"], "serve", "--port", "0", *map(str, options)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**clean, **(environment or {})})
+        self.lines = []
+        self.output = ""  # standard output, after stop()
+        self.port = None
+        self.ready = threading.Event()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+        self.ready.wait(PROGRAM_TIMEOUT_S)
+        if self.port is None:
+            self.stop()
+            raise RuntimeError("the program did not start: " + "".join(self.lines))
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+            ready = re.search(r"ready +http://127.0.0.1:(\d+)", line)
+            if ready:
+                self.port = int(ready.group(1))
+                self.ready.set()
+        self.ready.set()
+
+    def stop(self, number=signal.SIGTERM):
+        """The exit status; may be called again."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.wait(PROGRAM_TIMEOUT_S)
+        self.reader.join()
+        if not self.process.stdout.closed:
+            self.output = self.process.stdout.read()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return self.process.returncode
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROGRAM_TIMEOUT_S)
+
+    def send(self, path, body, request_id=None):
+        """An open connection whose answer was not read."""
+        connection = self.connect()
+        headers = {"Content-Type": "application/json"}
+        if request_id:
+            headers["X-Request-Id"] = request_id
+        connection.request("POST" if body is not None else "GET", path, None if body is None else json.dumps(body),
+                           headers)
+        return connection
+
+    def ask(self, path, body=None, status=200, request_id=None):
+        connection = self.send(path, body, request_id)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        if response.status != status:
+            raise AssertionError(f"status {response.status}, expected {status}: {text[:500]}")
+        return text
+
+    def get(self, path):
+        return self.ask(path)
+
+    def wait(self, is_true, what):
+        deadline = time.monotonic() + PROGRAM_TIMEOUT_S
+        while not is_true():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never: {what}; {self.metrics()}")
 
 
 class ApiTest(unittest.TestCase):

@@ -4,21 +4,15 @@
 Each test names the report about another engine that it keeps away (docs/compat.md). Standard library only."""
 
 import contextlib
-import http.client
 import json
-import os
 import random
 import re
-import signal
-import subprocess
 import tempfile
 import threading
-import time
 import unittest
 
-from harness import ROOT
+from harness import ROOT, Program
 
-DEADLINE_S = 120
 PAGE = 64  # tokens of a page, and the smallest hit
 WINDOW = 64  # of the model inside the program
 FIRST_ID, LAST_ID = 100, 3900  # ordinary tokens
@@ -48,58 +42,11 @@ def reuse(answer):
     return answer["usage"]["rorqual"]["prefix"]
 
 
-class Program:
-    """`rorqual serve` with options; its log is read by a thread."""
+class Engine(Program):
+    """The program with what these tests ask it."""
 
     def __init__(self, *options):
-        environment = {k: v for k, v in os.environ.items() if k == "RORQUAL" or not k.startswith("RORQUAL_")}
-        self.process = subprocess.Popen(
-            [environment["RORQUAL"], "serve", "--port", "0", "--served-model-name", "m", "--seed", "1",
-             *map(str, options)], stderr=subprocess.PIPE, text=True, env=environment)
-        self.lines = []
-        self.ready = threading.Event()
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-        self.ready.wait(DEADLINE_S)
-        if not hasattr(self, "port"):
-            self.stop()
-            raise RuntimeError("".join(self.lines))
-
-    def read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-            ready = re.search(r"ready +http://127.0.0.1:(\d+)", line)
-            if ready:
-                self.port = int(ready.group(1))
-                self.ready.set()
-        self.ready.set()
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        self.process.wait(DEADLINE_S)
-        self.reader.join()
-        self.process.stderr.close()
-        return self.process.returncode
-
-    def send(self, path, body, request_id=None):
-        """An open connection whose answer was not read."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
-        headers = {"Content-Type": "application/json"}
-        if request_id:
-            headers["X-Request-Id"] = request_id
-        connection.request("POST" if body is not None else "GET", path, None if body is None else json.dumps(body),
-                           headers)
-        return connection
-
-    def ask(self, path, body=None, status=200, request_id=None):
-        connection = self.send(path, body, request_id)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        if response.status != status:
-            raise AssertionError(f"status {response.status}, expected {status}: {text[:500]}")
-        return text
+        super().__init__("--served-model-name", "m", "--seed", "1", *options)
 
     def body(self, prompt, max_tokens, **fields):
         return {"model": "m", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "logprobs": 1,
@@ -118,24 +65,6 @@ class Program:
         return json.loads(self.ask("/v1/chat/completions", {
             "model": "m", "messages": messages, "temperature": 0, "max_tokens": 64, **fields}))
 
-    def metrics(self):
-        samples = {}
-        for line in self.ask("/metrics").splitlines():
-            if line and not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                samples[name] = float(value)
-        return samples
-
-    def metric(self, name, label=""):
-        """Sum of the samples of a name whose labels contain `label`."""
-        return sum(v for k, v in self.metrics().items() if k.split("{")[0] == name and label in k)
-
-    def wait(self, is_true, what):
-        deadline = time.monotonic() + DEADLINE_S
-        while not is_true():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"never: {what}; {self.metrics()}")
-
     def wait_idle(self):
         """Nothing runs or waits, and no page is held by a request."""
         self.wait(lambda: self.unfinished() == 0, "no request is left")
@@ -153,7 +82,7 @@ class EngineTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.program = Program("--no-access-log", *cls.options)
+        cls.program = Engine("--no-access-log", *cls.options)
         cls.addClassCleanup(cls.program.stop)
 
 
@@ -264,7 +193,7 @@ class Reuse(EngineTest):
         self.assertNotEqual(bits(trimmed), bits(exact), "nothing was trimmed")
 
     def test_an_immediate_repeat_is_a_hit_every_time(self):  # E-prefix-cache-21
-        connection = http.client.HTTPConnection("127.0.0.1", self.program.port, timeout=DEADLINE_S)
+        connection = self.program.connect()
         for i in range(100):
             prompt = tokens(70, f"repeat {i}")
             cached = []
@@ -404,7 +333,7 @@ class Leaving(EngineTest):
 
 class Mixed(unittest.TestCase):
     def test_every_request_ends_once(self):  # E-scheduler-10
-        program = Program("--max-model-len", "2K", "--max-num-seqs", "6", "--log-level", "info")
+        program = Engine("--max-model-len", "2K", "--max-num-seqs", "6", "--log-level", "info")
         self.addCleanup(program.stop)
         seed = random.randrange(1 << 30)
         print(f"seed {seed}")
@@ -539,7 +468,7 @@ class TightCache(unittest.TestCase):
         return int(re.search(r'num_gpu_blocks="(\d+)"', name).group(1))
 
     def test_blocks_that_were_used_before_hold_nothing_of_it(self):  # E-scheduler-16
-        program = Program("--max-model-len", "2K", "--max-num-seqs", "2", "--kv-cache-memory-bytes", "600K",
+        program = Engine("--max-model-len", "2K", "--max-num-seqs", "2", "--kv-cache-memory-bytes", "600K",
                           "--no-enable-prefix-caching", "--no-access-log")
         self.addCleanup(program.stop)
         room = self.blocks(program) * PAGE
@@ -552,7 +481,7 @@ class TightCache(unittest.TestCase):
             self.assertEqual(bits(program.complete(prompt, 40)), expected, i)
 
     def test_preemptions_are_a_counter_of_what_requests_report(self):  # E-metrics-06
-        program = Program("--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory-bytes", "350K",
+        program = Engine("--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory-bytes", "350K",
                           "--no-enable-prefix-caching", "--no-access-log")
         self.addCleanup(program.stop)
         prompts = [tokens(100, i) for i in range(4)]
@@ -626,7 +555,7 @@ class UselessDrafts(EngineTest):
 
 class Counters(unittest.TestCase):
     def setUp(self):
-        self.program = Program("--max-model-len", "2K", "--no-access-log", "--prefix-cache-memory", "32M")
+        self.program = Engine("--max-model-len", "2K", "--no-access-log", "--prefix-cache-memory", "32M")
         self.addCleanup(self.program.stop)
 
     def test_prompt_tokens_are_computed_or_cached_ones(self):  # E-metrics-01

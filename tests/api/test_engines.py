@@ -1,54 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """serve --engine: a script, and another server, behind the whole program."""
 
-import http.client
 import json
 import os
-import re
-import signal
 import subprocess
 import tempfile
 import unittest
 
-from harness import ROOT, Server
+from harness import ROOT, Program, Server
 
 MINI = ROOT / "models" / "mini"
 
 
-class Program:
+class Proxy(Program):
     """`rorqual serve MINI` with options; stops at the end of the test."""
 
     def __init__(self, test, *options):
-        self.process = subprocess.Popen(
-            [os.environ["RORQUAL"], "serve", str(MINI), "--port", "0", "--served-model-name", "m", *options],
-            stderr=subprocess.PIPE, text=True)
+        super().__init__(MINI, "--served-model-name", "m", *options)
         test.addCleanup(self.stop)
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            ready = re.search(r"ready +http://127.0.0.1:(\d+)", line)
-            if ready:
-                self.port = int(ready.group(1))
-                return
-        raise RuntimeError("".join(self.lines))
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=60)
-
-    def ask(self, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST" if body else "GET", path, json.dumps(body) if body else None,
-                           {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return response.status, text
-
-    def metric(self, name):
-        text = self.ask("/metrics")[1]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.split("{")[0] == name)
 
 
 def texts(stream):
@@ -65,10 +34,8 @@ class Engines(unittest.TestCase):
         return f"script:{file.name}"
 
     def test_a_script_answers_under_the_programs_own_api(self):
-        program = Program(self, "--engine", self.script({"text": "one two", "cached_tokens": 3}))
-        status, text = program.ask("/v1/completions", {"model": "m", "prompt": "a b c", "max_tokens": 10})
-        self.assertEqual(status, 200, text)
-        answer = json.loads(text)
+        program = Proxy(self, "--engine", self.script({"text": "one two", "cached_tokens": 3}))
+        answer = json.loads(program.ask("/v1/completions", {"model": "m", "prompt": "a b c", "max_tokens": 10}))
         self.assertEqual(answer["choices"][0]["text"], "one two")
         self.assertEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 3)
         self.assertEqual(program.metric("vllm:prompt_tokens_total"), answer["usage"]["prompt_tokens"])
@@ -77,11 +44,10 @@ class Engines(unittest.TestCase):
         upstream = Server([{"text": "one two three four", "step_tokens": 1, "pause_ms": 30, "cached_tokens": 2,
                             "logprobs": [-0.25, -0.5, -0.75, -1.5]}])
         self.addCleanup(upstream.stop)
-        program = Program(self, "--engine", f"http://127.0.0.1:{upstream.port}")
+        program = Proxy(self, "--engine", f"http://127.0.0.1:{upstream.port}")
         body = {"model": "m", "prompt": [70, 71, 72], "max_tokens": 3, "logprobs": 1, "stream": True,
                 "stream_options": {"include_usage": True}}
-        status, stream = program.ask("/v1/completions", body)
-        self.assertEqual(status, 200, stream)
+        stream = program.ask("/v1/completions", body)
         direct = upstream.events("/v1/completions", {**body, "model": "rorqual-mini"})
         pieces, events = texts(stream)
         self.assertGreater(len([p for p in pieces if p]), 1, "tokens came in one piece")
@@ -97,11 +63,9 @@ class Engines(unittest.TestCase):
     def test_a_client_that_leaves_ends_the_request_upstream(self):
         upstream = Server([{"text": " the", "pause_ms": 20}])
         self.addCleanup(upstream.stop)
-        program = Program(self, "--engine", f"http://127.0.0.1:{upstream.port}")
-        connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
-        connection.request("POST", "/v1/completions", json.dumps(
-            {"model": "m", "prompt": "a", "max_tokens": 10000, "ignore_eos": True, "stream": True}),
-            {"Content-Type": "application/json"})
+        program = Proxy(self, "--engine", f"http://127.0.0.1:{upstream.port}")
+        connection = program.send("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 10000,
+                                                      "ignore_eos": True, "stream": True})
         response = connection.getresponse()
         self.assertIn(b"data: ", response.read(200))
         self.assertTrue(upstream.wait_metric("vllm:num_requests_running", 1))
@@ -113,9 +77,8 @@ class Engines(unittest.TestCase):
     def test_an_upstream_that_fails_is_an_error_here(self):
         upstream = Server([{"text": "one", "error": "the model fell over"}])
         self.addCleanup(upstream.stop)
-        program = Program(self, "--engine", f"http://127.0.0.1:{upstream.port}")
-        status, text = program.ask("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 5})
-        self.assertEqual(status, 500, text)
+        program = Proxy(self, "--engine", f"http://127.0.0.1:{upstream.port}")
+        text = program.ask("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 5}, 500)
         self.assertIn("the model fell over", json.loads(text)["error"]["message"])
 
     def test_other_words_are_refused(self):
@@ -131,11 +94,11 @@ class RealModel(unittest.TestCase):
             options = ["--prefix-cache-dir", directory, "--prefix-cache-disk", "64M", "--max-num-seqs", "2"]
             prompt = [70 + i % 200 for i in range(300)]
             body = {"model": "m", "prompt": prompt, "max_tokens": 4, "temperature": 0, "logprobs": 1}
-            program = Program(self, *options)
-            answers = [json.loads(program.ask("/v1/completions", body)[1]) for _ in range(2)]
+            program = Proxy(self, *options)
+            answers = [json.loads(program.ask("/v1/completions", body)) for _ in range(2)]
             program.stop()
-            program = Program(self, *options)
-            answers.append(json.loads(program.ask("/v1/completions", body)[1]))
+            program = Proxy(self, *options)
+            answers.append(json.loads(program.ask("/v1/completions", body)))
             reuse = [a["usage"]["rorqual"]["prefix"] for a in answers]
             self.assertEqual([r["cached"] for r in reuse], [0, 256, 256])
             self.assertEqual([r["disk"] for r in reuse], [0, 0, 256])

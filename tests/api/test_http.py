@@ -141,7 +141,7 @@ class Metrics(ApiTest):
     OWN = ["engine_steps_total", "engine_alive", "build_info", "http_requests_total", "prefix_cache_lookups_total",
            "prefix_cache_misses_total", "prefix_cache_replayed_tokens_total", "prefix_cache_mismatches_total",
            "prefix_cache_pages", "prefix_cache_evicted_pages_total", "prefix_cache_bytes", "prefix_cache_max_bytes",
-           "prefix_disk_pages", "prefix_disk_bytes", "prefix_disk_written_bytes_total",
+           "prefix_disk_pages", "prefix_disk_bytes", "prefix_disk_failing", "prefix_disk_written_bytes_total",
            "prefix_disk_read_bytes_total", "prefix_disk_hit_tokens_total", "prefix_disk_lost_pages_total",
            "swaps_total", "spec_decode_draft_length"]
     PROCESS = ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",

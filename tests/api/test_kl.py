@@ -7,16 +7,14 @@ import http.server
 import json
 import os
 import pathlib
-import re
-import signal
 import subprocess
 import tempfile
 import threading
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TOKENIZER = ROOT / "models" / "mini" / "tokenizer.json"
+from harness import ROOT, TOKENIZER, Program
+
 KEY = "kl-test-key"
 VOCAB = 50
 WINDOW = ["--windows", "2", "--context", "256"]
@@ -58,23 +56,9 @@ class SameFile(KlTest):
 
     @classmethod
     def setUpClass(cls):
-        cls.process = subprocess.Popen(
-            [os.environ["RORQUAL"], "serve", "--port", "0", "--max-logprobs", "512", "--color", "never"],
-            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, "RORQUAL_API_KEY": KEY})
-        cls.url = None
-        for line in cls.process.stderr:
-            ready = re.search(r"ready\s+(http://\S+)", line)
-            if ready:
-                cls.url = ready[1]
-                break
-        if cls.url is None:
-            raise RuntimeError("the server did not start")
-        threading.Thread(target=cls.process.stderr.read, daemon=True).start()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.process.send_signal(signal.SIGTERM)
-        cls.process.wait(timeout=60)
+        program = Program("--max-logprobs", "512", environment={"RORQUAL_API_KEY": KEY})
+        cls.addClassCleanup(program.stop)
+        cls.url = program.url
 
     def test_for_streams_threads_and_transport(self):
         first, summary = self.capture("a.npz", "--streams", 1, "--threads", 1)

@@ -2,13 +2,11 @@
 """The program itself with the model inside it, asked by the official OpenAI client."""
 
 import json
-import os
-import re
-import signal
-import subprocess
 import unittest
 
 import openai
+
+from harness import Program
 
 KEY = "test-key"
 WEATHER = {"type": "function", "function": {
@@ -23,29 +21,17 @@ OFF = {"thinking": {"type": "disabled"}}
 class OpenAiClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        environment = {**os.environ, "RORQUAL_API_KEY": KEY}
-        cls.process = subprocess.Popen(
-            [os.environ["RORQUAL"], "serve", "--port", "0", "--max-logprobs", "512", "--color", "never"],
-            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        cls.log = []
-        for line in cls.process.stderr:
-            cls.log.append(line)
-            ready = re.search(r"ready\s+(http://\S+)", line)
-            if ready:
-                break
-        else:
-            raise RuntimeError("the server did not start: " + "".join(cls.log))
-        cls.url = ready[1]
+        cls.program = Program("--max-logprobs", "512", environment={"RORQUAL_API_KEY": KEY})
+        cls.url = cls.program.url
         cls.client = openai.OpenAI(base_url=cls.url + "/v1", api_key=KEY, max_retries=0, timeout=120)
         cls.model = cls.client.models.list().data[0].id
 
     @classmethod
     def tearDownClass(cls):
         cls.client.close()
-        cls.process.send_signal(signal.SIGTERM)
-        out, _ = cls.process.communicate(timeout=60)
-        if cls.process.returncode != 0 or out:
-            raise AssertionError(f"exit {cls.process.returncode}, standard output {out!r}")
+        code = cls.program.stop()
+        if code != 0 or cls.program.output:
+            raise AssertionError(f"exit {code}, standard output {cls.program.output!r}")
 
     def chat(self, **fields):
         return self.client.chat.completions.create(

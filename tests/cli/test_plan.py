@@ -6,11 +6,15 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import time
 import unittest
 
 import program
 from program import ROOT, ProgramTest, run
+
+sys.path.insert(0, str(program.ROOT / "tests" / "api"))
+import harness  # noqa: E402
 
 PAGE = ROOT / "docs" / "plan.md"
 MINI_TOKENIZER = ROOT / "models" / "mini" / "tokenizer.json"
@@ -33,6 +37,15 @@ class Plans(ProgramTest):
         self.assertEqual(answer["checkpoint_tensors"], 96_085)
         self.assertTrue(answer["verdict"]["fits"])
         self.assertEqual(answer["settings"]["kv_bytes_per_token"], 890)
+
+    def test_swap_space_is_a_row_where_it_is_used(self):
+        def rows(*arguments):
+            parts = plan("v41", "--machine", "cpu-768", *arguments)["this_version"]["parts"]
+            return [p["bytes"] for p in parts if p["part"] == "swap space"]
+
+        self.assertEqual(rows("--swap-space", "2"), [])
+        self.assertEqual(rows("--preemption-mode", "swap"), [4 << 30])
+        self.assertEqual(rows("--preemption-mode", "swap", "--swap-space", "2.5"), [5 << 29])
 
     def test_text_has_table_verdict_download_and_check(self):
         result = run("plan", "v41", "--machine", "ram=512G,gpu=24G,disk=4T")
@@ -108,6 +121,10 @@ class Refusals(ProgramTest):
         self.assertIn("does not fit", result.stderr)
         self.assertLess(time.monotonic() - began, 30)
 
+    def test_swap_space_counts_before_loading(self):
+        self.assert_error(run("serve", "--port", "0", "--preemption-mode", "swap", "--swap-space", "60000", timeout=60), 6,
+                          "can be used")
+
     def test_a_failure_to_start_is_one_json_object_alone(self):
         model = "synthetic:v41?vocab=4096&compressed-vocab=3231"
         for arguments, code, name in (
@@ -120,29 +137,14 @@ class Refusals(ProgramTest):
             self.assertEqual((error["code"], error["exit"]), (name, code))
 
     def test_serve_with_json_logs_once_it_is_loaded(self):
-        command = [program.PROGRAM, "serve", "--port", "0", "--max-model-len", "1024", "--json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            lines = []
-            for line in process.stderr:
-                lines.append(line)
-                if " ready  " in line:
-                    break
-            process.terminate()
-            process.communicate(timeout=60)
-        self.assertIn(" start  ", lines[0])
-        self.assertEqual(process.returncode, 0)
+        serving = harness.Program("--max-model-len", "1024", "--json", program=program.PROGRAM)
+        self.assertEqual(serving.stop(), 0)
+        self.assertIn(" start  ", serving.lines[0])
 
     def test_serve_prints_the_plan_before_it_loads(self):
-        command = [program.PROGRAM, "serve", "--port", "0", "--max-model-len", "1024"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            lines = []
-            for line in process.stderr:
-                lines.append(line)
-                if " ready  " in line:
-                    break
-            process.terminate()
-            process.communicate(timeout=60)
-        text = "".join(lines)
+        serving = harness.Program("--max-model-len", "1024", program=program.PROGRAM)
+        serving.stop()
+        text = "".join(serving.lines)
         self.assertIn(" plan   RAM: ", text)
         self.assertIn(" plan   fits: ", text)
         self.assertLess(text.index(" plan   "), text.index(" load   "))

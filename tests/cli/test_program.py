@@ -8,11 +8,15 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
 
 import program
 from program import ProgramTest, run
+
+sys.path.insert(0, str(program.ROOT / "tests" / "api"))
+import harness  # noqa: E402
 
 
 class Usage(ProgramTest):
@@ -192,28 +196,20 @@ class Text(ProgramTest):
 
 class Serving(ProgramTest):
     def start(self, *arguments):
-        process = subprocess.Popen([program.PROGRAM, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.stderr.close)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        for line in process.stderr:
-            if "ready  http://" in line:
-                return process, line.split("ready  ")[1].split()[0]
-        self.fail("no ready line")
+        serving = harness.Program(*arguments, program=program.PROGRAM)
+        self.addCleanup(serving.stop)
+        return serving
 
     def test_serves_chats_and_ends_on_sigterm(self):
-        process, url = self.start()
-        result = run("chat", "--url", url, "-p", "What is 17 + 25?", "--json", "--temperature", "0")
+        serving = self.start()
+        result = run("chat", "--url", serving.url, "-p", "What is 17 + 25?", "--json", "--temperature", "0")
         self.assertEqual(result.returncode, 0, result.stderr)
         document = json.loads(result.stdout)
         self.assertIn("42", document["content"])
         self.assertEqual(document["finish_reason"], "stop")
         self.assertGreater(document["usage"]["completion_tokens"], 0)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(timeout=60), 0)
-        self.assertEqual(process.stdout.read(), "")
+        self.assertEqual(serving.stop(), 0)
+        self.assertEqual(serving.output, "")
 
     def test_a_port_in_use_is_one_clear_error(self):
         with socket.socket() as taken:
@@ -224,17 +220,9 @@ class Serving(ProgramTest):
         self.assert_error(result, 7, str(port))
 
     def test_json_log_lines_are_objects(self):
-        process = subprocess.Popen([program.PROGRAM, "serve", "--port", "0", "--log-format", "json"],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.stderr.close)
-        lines = []
-        for line in process.stderr:
-            lines.append(json.loads(line))
-            if lines[-1]["message"].startswith("ready"):
-                break
-        process.send_signal(signal.SIGINT)
-        lines += [json.loads(line) for line in process.stderr]
-        self.assertEqual(process.wait(timeout=60), 0)
+        serving = self.start("--log-format", "json")
+        self.assertEqual(serving.stop(signal.SIGINT), 0)
+        lines = [json.loads(line) for line in serving.lines]
         self.assertTrue(all({"time", "level", "message"} <= line.keys() for line in lines))
 
     def test_chat_without_options_answers_from_the_embedded_model(self):
@@ -255,7 +243,7 @@ class Serving(ProgramTest):
             path = os.path.join(folder, "keys")
             with open(path, "w") as file:
                 file.write("secret-key\n")
-            _, url = self.start("--api-key-file", path)
+            url = self.start("--api-key-file", path).url
             self.assertEqual(run("chat", "--url", url, "-p", "x").returncode, 2)
             allowed = run("chat", "--url", url, "-p", "What is 2 + 3?", env={"RORQUAL_API_KEY": "secret-key"})
             self.assertEqual(allowed.returncode, 0, allowed.stderr)

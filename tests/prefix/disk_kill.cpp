@@ -68,7 +68,8 @@ std::unique_ptr<DiskTier> open_tier(const std::string& directory) {
   return nullptr;
 }
 
-// Writes and reads for ever. After a flush the number of the last page written goes to standard output.
+// Writes and reads for ever. After a flush the number of the page written last, if it is new, goes to
+// standard output.
 int write_until_killed(const std::string& directory, uint64_t seed) {
   const std::unique_ptr<DiskTier> tier = open_tier(directory);
   if (!tier) return 1;
@@ -77,8 +78,9 @@ int write_until_killed(const std::string& directory, uint64_t seed) {
     const uint64_t n = random() % kPages;
     const DiskPage page = page_of(n, random() % 3 != 0);
     if (random() % 4 == 0) static_cast<void>(tier->read(page.key));
+    const bool is_new = !tier->find(page.key).is_found;  // an old one may be in the file that goes next
     const bool is_taken = tier->write(page);
-    if (count % 8 != 0 || !is_taken) continue;
+    if (count % 8 != 0 || !is_taken || !is_new) continue;
     tier->flush();
     const std::string line = std::to_string(n) + "\n";
     if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return 1;
