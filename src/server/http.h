@@ -71,6 +71,7 @@ struct AccessRecord {
 
 struct HttpLimits {
   size_t max_header_bytes = 0, max_headers = 0, max_body_bytes = 0, max_connections = 0, max_unsent_bytes = 0;
+  size_t max_total_body_bytes = 0;  // of all connections together; small bodies are read beyond it, too
   std::chrono::milliseconds header_timeout{0}, body_timeout{0}, idle_timeout{0}, write_timeout{0},
       keep_alive_interval{0};
 };

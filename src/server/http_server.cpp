@@ -17,7 +17,9 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "server/body_budget.h"
 #include "server/http.h"
+#include "server/http_framing.h"
 #include "server/ids.h"
 
 namespace rorqual::server {
@@ -65,7 +67,8 @@ struct Call {
 }  // namespace
 
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
-  explicit Impl(HttpConfig c) : config(std::move(c)) {}
+  explicit Impl(HttpConfig c)
+      : config(std::move(c)), body_budget(std::make_shared<BodyBudget>(config.limits.max_total_body_bytes)) {}
 
   void add_call(Call call);
   void wake();  // any thread
@@ -80,6 +83,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   void refuse(tcp::socket socket);
 
   HttpConfig config;
+  std::shared_ptr<BodyBudget> body_budget;  // shared with exchanges, which may end later
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   tcp::acceptor acceptor{io};
@@ -128,6 +132,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_disconnect(uint64_t serial, std::function<void()> callback);
   void set_note(uint64_t serial, std::string note);
 
+  std::shared_ptr<HttpServer::Impl> server() const { return server_.shared_from_this(); }
+
   /// Sends what there is, as far as the socket takes it. From the top of the IO thread only: it may begin the
   /// next request.
   void send_now();
@@ -138,7 +144,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read();
   void on_read(const error_code& ec, size_t num_bytes);
   void parse();
-  bool on_head();  // false: the request was answered already
+  bool on_head();     // false: the request was answered already
+  bool count_body();  // the same
   void dispatch();
   void fail(int status, const std::string& message);
   void parse_failed(const error_code& ec);
@@ -170,6 +177,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   uint64_t serial_ = 0;
   size_t body_mark_ = 0, discarded_ = 0;
   HttpRequest request_;  // head only while reading the body
+  std::optional<BodyShare> share_;
   std::shared_ptr<SocketExchange> exchange_;
   std::function<void()> on_disconnect_;
   std::string note_;
@@ -182,12 +190,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 /// Forwards calls from any thread to the connection's thread.
 class SocketExchange : public Exchange, public std::enable_shared_from_this<SocketExchange> {
  public:
-  SocketExchange(std::shared_ptr<HttpServer::Impl> server, std::shared_ptr<Connection> connection,
-                 uint64_t serial, HttpRequest request)
-      : server_(std::move(server)),
+  SocketExchange(std::shared_ptr<Connection> connection, uint64_t serial, HttpRequest request,
+                 BodyShare share)
+      : server_(connection->server()),
         connection_(std::move(connection)),
         serial_(serial),
-        request_(std::move(request)) {}
+        request_(std::move(request)),
+        share_(std::move(share)) {}
 
   const HttpRequest& request() const override { return request_; }
 
@@ -230,6 +239,7 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
   std::shared_ptr<Connection> connection_;
   uint64_t serial_;
   HttpRequest request_;
+  BodyShare share_;  // as long as the body is kept
 };
 
 void Connection::start() {
@@ -268,6 +278,7 @@ void Connection::next_request() {
   parser_->body_limit(limits_.max_body_bytes);
   state_ = State::idle;
   head_done_ = false;
+  share_.emplace(server_.body_budget);
   exchange_.reset();
   on_disconnect_ = nullptr;
   note_.clear();
@@ -333,11 +344,18 @@ void Connection::parse() {
       head_done_ = true;
       if (!on_head()) return;
     }
+    if (head_done_ && !count_body()) return;
     if (parser_->is_done()) {
       dispatch();
       return;
     }
     if (used == 0 || buffer_.size() == 0) break;
+  }
+  // Of a body, only the line with a chunk's size and the trailer wait here until they are whole.
+  if (state_ == State::body && buffer_.size() > limits_.max_header_bytes) {
+    fail(400, "The line with a chunk's size, or the trailer, is longer than " +
+                  std::to_string(limits_.max_header_bytes) + " bytes.");
+    return;
   }
   if (state_ == State::body && parser_->get().body().size() >= body_mark_ + kBodyStep_bytes) {
     body_mark_ = parser_->get().body().size();
@@ -370,6 +388,10 @@ bool Connection::on_head() {
                   std::to_string(limits_.max_headers) + ".");
     return false;
   }
+  if (const auto problem = framing_problem(request_, is_http10_)) {
+    fail(400, *problem);
+    return false;
+  }
   if (auto response = server_.config.check_head(request_)) {
     // Without a body the connection is in step and may serve the next request; else it cannot be trusted to
     // be.
@@ -384,12 +406,22 @@ bool Connection::on_head() {
   return true;
 }
 
+bool Connection::count_body() {
+  const size_t bytes = parser_->get().body().size();
+  if (share_->grow_to(bytes)) return true;
+  fail(503, "Request bodies fill the " + std::to_string(server_.body_budget->max_bytes) +
+                " bytes that this server keeps for them; this one has come to " + std::to_string(bytes) +
+                " bytes. Try again later.");
+  return false;
+}
+
 void Connection::dispatch() {
   state_ = State::handling;
   read_timer_.cancel();
   request_.body = std::move(parser_->get().body());
-  exchange_ = std::make_shared<SocketExchange>(server_.shared_from_this(), shared_from_this(), serial_,
-                                               std::move(request_));
+  exchange_ =
+      std::make_shared<SocketExchange>(shared_from_this(), serial_, std::move(request_), *std::move(share_));
+  share_.reset();
   read();
   server_.config.handler(exchange_);
 }
@@ -628,6 +660,8 @@ void Connection::after_answer() {
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   buffer_.consume(buffer_.size());
+  parser_.reset();  // it may hold the beginning of a body
+  share_.reset();
   arm_read_timer(kLinger);
   read();
 }
