@@ -86,7 +86,8 @@ std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, cons
 
 void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
   if (service.refuse_if_full(*exchange)) return;
-  service.prepare_pool.post([&service, exchange = std::move(exchange)] {
+  const size_t body_bytes = exchange->request().body.size();
+  service.prepare(body_bytes, [&service, exchange = std::move(exchange)] {
     Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();

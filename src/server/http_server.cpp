@@ -4,8 +4,6 @@
 // thread takes as a whole; then every connection that got bytes sends them by one system call. Each
 // connection always reads, also while its request is being answered: that is how a client that goes away is
 // noticed.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <array>
 #include <boost/asio.hpp>
@@ -18,6 +16,7 @@
 
 #include "base/check.h"
 #include "server/body_budget.h"
+#include "server/connection_limit.h"
 #include "server/http.h"
 #include "server/http_framing.h"
 #include "server/ids.h"
@@ -39,7 +38,6 @@ constexpr size_t kDiscard_bytes = 64u << 20;         // read and thrown away aft
 constexpr std::chrono::milliseconds kLinger{2'000};  // time for the client to read the error
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr size_t kKeptBuffer_bytes = 64 * 1024;  // of a connection whose bytes are all sent
-constexpr rlim_t kReservedFiles = 64;            // for shards, logs and libraries
 constexpr const char* kSseComment = ": keep-alive\n\n";
 
 bool is_plain_id(std::string_view id) {
@@ -675,17 +673,6 @@ Error bind_error(const HttpConfig& config, const error_code& ec) {
     return {Code::io, where + ": permission denied", "use a port above 1023"};
   }
   return {Code::io, "cannot listen on " + where + ": " + ec.message(), "check --host and --port"};
-}
-
-size_t connection_limit(size_t wanted) {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
-  if (files.rlim_cur < wanted + kReservedFiles && files.rlim_max > files.rlim_cur) {
-    files.rlim_cur = std::min<rlim_t>(files.rlim_max, wanted + kReservedFiles);
-    setrlimit(RLIMIT_NOFILE, &files);
-  }
-  const rlim_t usable = files.rlim_cur > kReservedFiles ? files.rlim_cur - kReservedFiles : 1;
-  return static_cast<size_t>(std::min<rlim_t>(wanted, usable));
 }
 
 }  // namespace

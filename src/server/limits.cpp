@@ -41,6 +41,7 @@ void add_field_rows(const ServerOptions& o, std::vector<LimitRow>& rows) {
   rows.insert(
       rows.end(),
       {{"json_depth", text::kMaxJsonDepth, "levels", "400", ""},
+       {"json_values", of(api::kMaxJsonValues), "values", "400; objects and arrays count, too", ""},
        {"n", o.max_choices, "choices", "400", ""},
        {"prompts", of(api::kMaxPrompts), "prompts", "400; of one completions request", ""},
        {"prompts_times_n", of(kCompletionChoicesMax), "choices", "400", ""},

@@ -188,6 +188,7 @@ void Server::Impl::shut_down(std::chrono::milliseconds drain_timeout) {
   }
   // What the engine reported is written out; then its events are cut off, so that nothing reaches a closed
   // connection.
+  service.large_pool.finish();
   service.prepare_pool.finish();
   service.delivery.finish();
   for (const auto& generation : service.live_generations()) {

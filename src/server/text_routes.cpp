@@ -63,7 +63,8 @@ api::ApiResult<std::string> detokenize(const Backend& backend, const std::string
 
 template <class Function>
 void answer_with(Service& service, std::shared_ptr<Exchange> exchange, const Function& function) {
-  service.prepare_pool.post([&service, function, exchange = std::move(exchange)] {
+  const size_t body_bytes = exchange->request().body.size();
+  service.prepare(body_bytes, [&service, function, exchange = std::move(exchange)] {
     answer_guarded(*exchange, [&] {
       auto body = function(service.backend(), exchange->request().body);
       if (body.ok()) {

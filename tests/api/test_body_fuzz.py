@@ -6,6 +6,10 @@ import http.client
 import json
 import os
 import random
+import re
+import subprocess
+import tempfile
+import threading
 import unittest
 
 from body_mutations import Mutator
@@ -61,13 +65,11 @@ ROUTES = {"/v1/chat/completions": CHATS, "/v1/completions": COMPLETIONS, "/token
           "/v1/responses": RESPONSES}
 
 
-class BodyFuzz(ApiTest):
-    script = [{"text": "Thought.</think>Hello there."}, {"text": '{"a": "b"}'},
-              {"text": "x</think>" + tool_block("weather", [("place", True, "Oslo"), ("days", False, "2")])}]
-    options = {"max_model_len": 2048}
+class BodyFuzz:
+    """What both servers below must do; `port`, `pid`, `count` and `seed` are theirs."""
 
     def resident_bytes(self):
-        with open(f"/proc/{self.server.process.pid}/statm", encoding="ascii") as file:
+        with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     def send(self, path, data):
@@ -117,11 +119,11 @@ class BodyFuzz(ApiTest):
             statuses[status] = statuses.get(status, 0) + 1
         return statuses
 
-    def test_mutated_bodies_get_an_answer_and_leave_nothing(self):
+    def try_bodies(self, count):
         seed = int(os.environ.get("RORQUAL_FUZZ_SEED") or random.SystemRandom().randrange(2**32))
-        count = int(os.environ.get("RORQUAL_FUZZ_BODIES") or 500)
+        count = int(os.environ.get("RORQUAL_FUZZ_BODIES") or count)
         print(f"RORQUAL_FUZZ_SEED={seed} RORQUAL_FUZZ_BODIES={count}")
-        self.connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=TIMEOUT_S)
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         self.addCleanup(lambda: self.connection.close())
         served = self.served_routes()
         statuses = self.round(served, seed, count)
@@ -131,10 +133,47 @@ class BodyFuzz(ApiTest):
         first = self.resident_bytes()
         self.round(served, seed, count)  # the same again: what was freed is used again
         self.assertLess(self.resident_bytes(), first * 1.05 + (16 << 20))
+
+
+class Scripted(BodyFuzz, ApiTest):
+    script = [{"text": "Thought.</think>Hello there."}, {"text": '{"a": "b"}'},
+              {"text": "x</think>" + tool_block("weather", [("place", True, "Oslo"), ("days", False, "2")])}]
+    options = {"max_model_len": 2048}
+
+    def test_mutated_bodies_get_an_answer_and_leave_nothing(self):
+        self.port, self.pid = self.server.port, self.server.process.pid
+        self.try_bodies(500)
         self.assertTrue(self.server.is_alive())
         self.assertTrue(self.server.wait_metric("rorqual:num_requests_running", 0))
         self.assertIsNone(self.server.process.poll())
         self.assertNotIn("exception", self.server.log_text())
+
+
+class Program(BodyFuzz, unittest.TestCase):
+    """The program with its model: sampling fields reach a sampler."""
+
+    def test_mutated_bodies_get_an_answer_and_leave_nothing(self):
+        log = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self.addCleanup(log.close)
+        process = subprocess.Popen([os.environ["RORQUAL"], "serve", "--port", "0", "--served-model-name", "rorqual-mini",
+                                    "--max-model-len", "1024"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        reader = threading.Thread(target=lambda: log.write(process.stderr.read()), daemon=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        for line in process.stderr:
+            if ready := re.search(r"ready +http://127\.0\.0\.1:(\d+)", line):
+                self.port, self.pid = int(ready[1]), process.pid
+                break
+        reader.start()
+        self.try_bodies(200)
+        self.assertIsNone(process.poll())
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT_S), 0)
+        reader.join()
+        log.seek(0)
+        self.assertNotIn("exception", log.read())
 
 
 if __name__ == "__main__":

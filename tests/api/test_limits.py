@@ -88,6 +88,11 @@ class Limits(unittest.TestCase):
             return '{"tokens": [5], "x": ' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
         self.check("/detokenize", body(limit), body(limit + 1))
 
+    def try_json_values(self, limit):
+        def body(count):  # the body, its two values and the list's items
+            return '{"tokens": [5], "x": [' + ",".join(["0"] * (count - 4)) + "]}"
+        self.check("/detokenize", body(limit), body(limit + 2))
+
     def try_n(self, limit):
         self.check_chat(lambda n: {"n": n}, limit)
         self.check_completion(lambda n: {"n": n}, limit)
