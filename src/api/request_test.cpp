@@ -86,7 +86,7 @@ TEST(JsonValues, AreCountedOutsideOfStrings) {
   EXPECT_TRUE(has_more_values("[1,2,3,4]", 4));
   EXPECT_TRUE(has_more_values("[[],[],{}]", 3));
   EXPECT_FALSE(has_more_values(R"([",,,,[[{{", "\",,,,"])", 3));
-  EXPECT_FALSE(has_more_values("[\"\\", 1));  // ends inside an escape
+  EXPECT_FALSE(has_more_values("[\"\\", 2));  // ends inside an escape
 }
 
 TEST(ChatRequest, GivesTheOfficialErrorBody) {

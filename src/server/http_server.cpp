@@ -40,12 +40,6 @@ constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr size_t kKeptBuffer_bytes = 64 * 1024;  // of a connection whose bytes are all sent
 constexpr const char* kSseComment = ": keep-alive\n\n";
 
-bool is_plain_id(std::string_view id) {
-  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
-  });
-}
-
 void append_chunk(std::string& out, std::string_view bytes) {
   char size[20];
   const auto end = std::to_chars(size, size + 16, bytes.size(), 16).ptr;
@@ -144,6 +138,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void parse();
   bool on_head();     // false: the request was answered already
   bool count_body();  // the same
+  bool is_head_short(size_t used);
   void dispatch();
   void fail(int status, const std::string& message);
   void parse_failed(const error_code& ec);
@@ -173,7 +168,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool keep_alive_ = true, is_head_request_ = false, is_http10_ = false;
   bool is_streaming_ = false, close_after_write_ = false;
   uint64_t serial_ = 0;
-  size_t body_mark_ = 0, discarded_ = 0;
+  size_t head_bytes_ = 0, body_mark_ = 0, discarded_ = 0;
   HttpRequest request_;  // head only while reading the body
   std::optional<BodyShare> share_;
   std::shared_ptr<SocketExchange> exchange_;
@@ -271,11 +266,11 @@ void Connection::close_when_idle() {
 
 void Connection::next_request() {
   parser_.emplace();
-  parser_->eager(true);
   parser_->header_limit(static_cast<uint32_t>(limits_.max_header_bytes));
   parser_->body_limit(limits_.max_body_bytes);
   state_ = State::idle;
   head_done_ = false;
+  head_bytes_ = 0;
   share_.emplace(server_.body_budget);
   exchange_.reset();
   on_disconnect_ = nullptr;
@@ -334,12 +329,15 @@ void Connection::parse() {
     error_code ec;
     const size_t used = buffer_.size() > 0 ? parser_->put(buffer_.data(), ec) : 0;
     buffer_.consume(used);
-    if (ec && ec != http::error::need_more) {
+    if (ec == http::error::need_more) ec = {};
+    if (!ec && !head_done_ && !is_head_short(used)) ec = http::error::header_limit;
+    if (ec) {
       parse_failed(ec);
       return;
     }
     if (parser_->is_header_done() && !head_done_) {
       head_done_ = true;
+      parser_->eager(true);  // not before: so that what it uses of the head is the head alone
       if (!on_head()) return;
     }
     if (head_done_ && !count_body()) return;
@@ -402,6 +400,14 @@ bool Connection::on_head() {
     send("HTTP/1.1 100 Continue\r\n\r\n");
   }
   return true;
+}
+
+/// The parser's own limit holds for the part that it has not taken yet: fields that come one by one never
+/// meet it.
+bool Connection::is_head_short(size_t used) {
+  head_bytes_ += used;
+  const size_t waiting = parser_->is_header_done() ? 0 : buffer_.size();
+  return head_bytes_ + waiting <= limits_.max_header_bytes;
 }
 
 bool Connection::count_body() {
@@ -655,11 +661,12 @@ void Connection::after_answer() {
   }
   // Closing with unread input would reset the connection and may cost the client the answer.
   state_ = State::draining;
+  parser_.reset();  // it may hold the beginning of a body, the exchange a whole one
+  share_.reset();
+  exchange_.reset();
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   buffer_.consume(buffer_.size());
-  parser_.reset();  // it may hold the beginning of a body
-  share_.reset();
   arm_read_timer(kLinger);
   read();
 }

@@ -246,6 +246,19 @@ TEST_F(HttpServerTest, RefusesFormsOfSmuggling) {
       EndsWith("POST /a ab\n<eof>"));
 }
 
+TEST_F(HttpServerTest, BoundsHeadsThatComeFieldByField) {
+  start_echo();
+  Client client(server_->port());
+  client.send("GET / HTTP/1.1\r\nHost: h\r\n");
+  for (int i = 0; i < 2000; ++i) client.send("A: 0123456789\r\n");  // 30 KB, without an end
+  EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 431"));
+  const std::string line = "GET / HTTP/1.1\r\n",
+                    head = "Host: h\r\nConnection: close\r\nX: ", tail = "\r\n\r\n";
+  const size_t room = 16 * 1024 - line.size() - head.size() - tail.size();
+  EXPECT_THAT(ask_once(line + head + std::string(room, 'a') + tail), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(ask_once(line + head + std::string(room + 1, 'a') + tail), StartsWith("HTTP/1.1 431"));
+}
+
 TEST_F(HttpServerTest, BoundsTheBytesBetweenChunks) {
   start_echo();
   const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";

@@ -286,7 +286,7 @@ class Slowness(ApiTest):
 
 
 class SlowReader(ApiTest):
-    script = [{"text": "word " * 400, "step_tokens": 100}]
+    script = [{"text": "word " * 400, "step_tokens": 100, "pause_ms": 5}]
     options = {"write_ms": 700}
 
     def test_a_stream_that_nobody_reads_is_cut_and_its_requests_end(self):
