@@ -83,10 +83,6 @@ Options server_options() {
        .group = "server",
        .help = "our own object in `usage`: reuse of the prompt, drafts, preemptions",
        .default_value = "on"},
-      {.name = "limits",
-       .kind = OptionKind::flag,
-       .group = "server",
-       .help = "print the limits on requests as a table, with --json as an object, and exit"},
       {.name = "access-log",
        .kind = OptionKind::flag,
        .group = "server",
@@ -94,8 +90,13 @@ Options server_options() {
        .default_value = "on"}};
 }
 
+/// Times, and the table of all limits.
 Options time_options() {
-  return {{.name = "shutdown-timeout",
+  return {{.name = "limits",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "print the limits on requests as a table, with --json as an object, and exit"},
+          {.name = "shutdown-timeout",
            .kind = OptionKind::real,
            .group = "server",
            .help = "seconds that running requests get to finish after SIGTERM",
