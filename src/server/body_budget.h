@@ -34,8 +34,11 @@ class BodyShare {
   BodyShare& operator=(const BodyShare&) = delete;
 
   ~BodyShare() {
-    if (bytes_ > 0) budget_->used_bytes -= bytes_;
+    if (bytes_ > 0) release();
   }
+
+  /// Gives back what it took.
+  void release() { budget_->used_bytes -= std::exchange(bytes_, 0); }
 
   /// False if a body of `num_bytes` does not fit now; the share stays as it was then.
   bool grow_to(size_t num_bytes) {

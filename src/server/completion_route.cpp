@@ -112,8 +112,7 @@ std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan
 
 void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
   if (service.refuse_if_full(*exchange)) return;
-  const size_t body_bytes = exchange->request().body.size();
-  service.prepare(body_bytes, [&service, exchange = std::move(exchange)] {
+  service.prepare(std::move(exchange), [&service](const std::shared_ptr<Exchange>& exchange) {
     Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();

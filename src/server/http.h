@@ -46,6 +46,10 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual const HttpRequest& request() const = 0;
+
+  /// The body is not needed any more: it is empty from here on. By the thread that reads it.
+  virtual void drop_body() {}
+
   virtual void respond(HttpResponse response) = 0;
   /// Sends the head at once (body ignored) and keeps the line alive with SSE comments while it is silent.
   virtual void begin_stream(HttpResponse head) = 0;

@@ -193,6 +193,11 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
 
   const HttpRequest& request() const override { return request_; }
 
+  void drop_body() override {
+    std::string().swap(request_.body);
+    share_.release();
+  }
+
   void respond(HttpResponse response) override {
     post([response = std::move(response)](Connection& c, uint64_t serial) mutable {
       c.respond(serial, std::move(response));

@@ -75,14 +75,12 @@ void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) 
   backend_.store(owned_backend_.get());
 }
 
-void Service::prepare(size_t body_bytes, std::function<void()> task) {
-  if (body_bytes <= kLargeBody_bytes) {
-    prepare_pool.post(std::move(task));
-    return;
-  }
-  large_pool.post([body_bytes, task = std::move(task)]() mutable {
-    task();
-    task = nullptr;
+void Service::prepare(std::shared_ptr<Exchange> exchange, TextWork work) {
+  const size_t body_bytes = exchange->request().body.size();
+  WorkerPool& pool = body_bytes > kLargeBody_bytes ? large_pool : prepare_pool;
+  pool.post([body_bytes, exchange = std::move(exchange), work = std::move(work)] {
+    work(exchange);
+    exchange->drop_body();
     // The trees of such bodies are millions of small pieces, which the allocator would keep.
     if (body_bytes > kTrimmedBody_bytes) malloc_trim(0);
   });

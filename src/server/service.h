@@ -63,9 +63,10 @@ class Service {
     return {client_key(request), options.uses_priority, backend().tokenizer};
   }
 
-  /// Runs the text work of a request with a body of that size. Large ones have a thread of their own and wait
-  /// for each other: nobody else waits for them.
-  void prepare(size_t body_bytes, std::function<void()> task);
+  /// Runs the text work of a request on a pool; its body is gone afterwards. Requests with large bodies have
+  /// a thread of their own and wait for each other: nobody else waits for them.
+  using TextWork = std::function<void(const std::shared_ptr<Exchange>&)>;
+  void prepare(std::shared_ptr<Exchange> exchange, TextWork work);
 
   /// Answers 429 if the queue is full, before any work on the request; else the request counts as being
   /// prepared until a Preparing of it ends. IO thread.

@@ -63,8 +63,7 @@ api::ApiResult<std::string> detokenize(const Backend& backend, const std::string
 
 template <class Function>
 void answer_with(Service& service, std::shared_ptr<Exchange> exchange, const Function& function) {
-  const size_t body_bytes = exchange->request().body.size();
-  service.prepare(body_bytes, [&service, function, exchange = std::move(exchange)] {
+  service.prepare(std::move(exchange), [&service, function](const std::shared_ptr<Exchange>& exchange) {
     answer_guarded(*exchange, [&] {
       auto body = function(service.backend(), exchange->request().body);
       if (body.ok()) {

