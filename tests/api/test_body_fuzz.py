@@ -6,14 +6,10 @@ import http.client
 import json
 import os
 import random
-import re
-import subprocess
-import tempfile
-import threading
 import unittest
 
 from body_mutations import Mutator
-from harness import TIMEOUT_S, ApiTest, tool_block
+from harness import TIMEOUT_S, ApiTest, Program, tool_block
 
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Weather.", "strict": True, "parameters": {
     "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": ["integer", "null"]},
@@ -149,31 +145,17 @@ class Scripted(BodyFuzz, ApiTest):
         self.assertNotIn("exception", self.server.log_text())
 
 
-class Program(BodyFuzz, unittest.TestCase):
+class WithModel(BodyFuzz, unittest.TestCase):
     """The program with its model: sampling fields reach a sampler."""
 
     def test_mutated_bodies_get_an_answer_and_leave_nothing(self):
-        log = tempfile.TemporaryFile("w+", encoding="utf-8")
-        self.addCleanup(log.close)
-        process = subprocess.Popen([os.environ["RORQUAL"], "serve", "--port", "0", "--served-model-name", "rorqual-mini",
-                                    "--max-model-len", "1024"],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        reader = threading.Thread(target=lambda: log.write(process.stderr.read()), daemon=True)
-        self.addCleanup(process.stderr.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        for line in process.stderr:
-            if ready := re.search(r"ready +http://127\.0\.0\.1:(\d+)", line):
-                self.port, self.pid = int(ready[1]), process.pid
-                break
-        reader.start()
+        program = Program("--served-model-name", "rorqual-mini", "--max-model-len", "1024")
+        self.addCleanup(program.stop)
+        self.port, self.pid = program.port, program.process.pid
         self.try_bodies(200)
-        self.assertIsNone(process.poll())
-        process.terminate()
-        self.assertEqual(process.wait(TIMEOUT_S), 0)
-        reader.join()
-        log.seek(0)
-        self.assertNotIn("exception", log.read())
+        self.assertIsNone(program.process.poll())
+        self.assertEqual(program.stop(), 0)
+        self.assertNotIn("exception", "".join(program.lines))
 
 
 if __name__ == "__main__":

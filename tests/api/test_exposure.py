@@ -2,17 +2,15 @@
 """What a hostile network can do to the server: framing, limits, slowness, crowds, keys, open ports."""
 
 import gzip
-import http.client
 import json
 import os
 import re
 import resource
 import socket
 import subprocess
-import tempfile
 import unittest
 
-from harness import ApiTest, Server, TIMEOUT_S
+from harness import ApiTest, Program, Server, TIMEOUT_S
 
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -407,41 +405,29 @@ class Network(unittest.TestCase):
 class Secrets(unittest.TestCase):
     def test_keys_are_in_no_log_list_of_processes_metrics_or_error(self):
         secret, upstream = "sk-visible-nowhere", "sk-upstream-nowhere"
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [os.environ["RORQUAL"], "serve", "--port", "0", "--api-key", secret, f"--upstream-api-key={upstream}",
-                 "--log-level", "trace"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            self.addCleanup(process.stderr.close)
-            self.addCleanup(process.wait)
-            self.addCleanup(process.kill)
-            for line in process.stderr:
-                log.write(line)
-                if "ready  http://" in line:
-                    port = int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])
-                    break
-            with open(f"/proc/{process.pid}/cmdline", encoding="utf-8") as file:
-                words = file.read()
-            self.assertIn("--api-key", words)
-            self.assertNotIn(secret, words)
-            self.assertNotIn(upstream, words)
-            for key, status in ((secret, 200), (secret[:-1], 401), (secret + "x", 401), ("", 401)):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-                connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {key}"})
-                response = connection.getresponse()
-                text = response.read().decode()
-                connection.close()
-                self.assertEqual(response.status, status)
-                self.assertNotIn(secret, text)
-                if len(key) > 3:
-                    self.assertNotIn(key, text)
-            self.assertEqual(listening_ports(process.pid), {("0100007F", port)})
-            process.terminate()
-            log.write(process.stderr.read())
-            log.seek(0)
-            text = log.read()
+        program = Program("--api-key", secret, f"--upstream-api-key={upstream}", "--log-level", "trace")
+        self.addCleanup(program.stop)
+        with open(f"/proc/{program.process.pid}/cmdline", encoding="utf-8") as file:
+            words = file.read()
+        self.assertIn("--api-key", words)
+        for key in (secret, upstream):
+            self.assertNotIn(key, words)
+        for key, status in ((secret, 200), (secret[:-1], 401), (secret + "x", 401), ("", 401)):
+            connection = program.connect()
+            connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {key}"})
+            response = connection.getresponse()
+            text = response.read().decode()
+            connection.close()
+            self.assertEqual(response.status, status)
             self.assertNotIn(secret, text)
-            self.assertNotIn(upstream, text)
-            self.assertIn("api-key=***", text)
+            if key:
+                self.assertNotIn(key, text)
+        self.assertEqual(listening_ports(program.process.pid), {("0100007F", program.port)})
+        self.assertEqual(program.stop(), 0)
+        log = "".join(program.lines)
+        for key in (secret, upstream):
+            self.assertNotIn(key, log)
+        self.assertIn("api-key=***", log)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reported failures of other engines (docs/compat.md), one test per report, over HTTP with a scripted engine."""
 
-import http.client
 import json
 import math
-import os
 import re
-import subprocess
-import threading
 import unittest
 
-from harness import DSML, THINK_END, TIMEOUT_S, TOKENIZER, ApiTest, Server, tool_block
+from harness import DSML, THINK_END, TOKENIZER, ApiTest, Program, Server, tool_block
 
 EOS = "<｜end▁of▁sentence｜>"
 THINKING = {"thinking": {"type": "enabled"}}
@@ -107,23 +103,11 @@ class Api(Case):
         self.assertEqual(got["content"].replace(" ", ""), "bc")
 
     def test_api_15_log_probabilities_are_those_of_the_model(self):
-        process = subprocess.Popen([os.environ["RORQUAL"], "serve", "--port", "0", "--served-model-name", "m",
-                                    "--max-logprobs", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.stderr.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        for line in process.stderr:
-            if ready := re.search(r"ready +http://127\.0\.0\.1:(\d+)", line):
-                break
-        drain = threading.Thread(target=process.stderr.read, daemon=True)
-        drain.start()
+        program = Program("--served-model-name", "m", "--max-logprobs", "-1")
+        self.addCleanup(program.stop)
 
-        def post(path, body):
-            connection = http.client.HTTPConnection("127.0.0.1", int(ready[1]), timeout=TIMEOUT_S)
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = json.loads(connection.getresponse().read())
-            connection.close()
-            return answer
+        def post(path, fields):
+            return json.loads(program.ask(path, fields))
 
         body = {"model": "m", "messages": [{"role": "user", "content": "What is 17 + 25?"}], "logprobs": True,
                 "top_logprobs": 5, "temperature": 1, "seed": 3, "thinking": {"type": "disabled"}, "return_token_ids": True}
@@ -139,8 +123,6 @@ class Api(Case):
         whole = post("/v1/completions", {"model": "m", "prompt": ids, "max_tokens": 0, "prompt_logprobs": -1})
         for row in whole["choices"][0]["prompt_logprobs"][1:]:
             self.assertAlmostEqual(sum(math.exp(e["logprob"]) for e in row.values()), 1, delta=1e-3)
-        process.terminate()
-        drain.join()
 
     def test_api_16_auto_is_as_if_omitted(self):
         server = self.server
