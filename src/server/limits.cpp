@@ -66,8 +66,6 @@ std::vector<LimitRow> limit_rows(const ServerOptions& options) {
   add_field_rows(options, rows);
   rows.push_back({"queued_requests", options.max_num_queued_reqs, "requests", "429; 0 = no limit",
                   "--max-queued-requests"});
-  rows.push_back({"queued_tokens", options.max_num_queued_tokens, "tokens", "429; 0 = no limit",
-                  "--max-num-queued-tokens"});
   return rows;
 }
 

@@ -25,7 +25,7 @@ class Limits(unittest.TestCase):
                  "total_body_bytes": "exposure Limits", "small_body_bytes": "server.http_server_test",
                  "unsent_bytes": "exposure SlowReader", "header_ms": "exposure Slowness", "body_ms": "exposure Slowness",
                  "idle_ms": "server.http_server_test", "write_ms": "exposure SlowReader",
-                 "queued_requests": "lifecycle FullQueue", "queued_tokens": "runtime.local_engine_test"}
+                 "queued_requests": "lifecycle FullQueue"}
 
     def setUp(self):
         self.limits = json.loads(printed("--json"))
