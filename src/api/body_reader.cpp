@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/json_values.h"
+#include "api/limits.h"
 #include "text/json_text.h"
 
 namespace rorqual::api {
@@ -169,6 +171,9 @@ std::string BodyReader::require_variant(const Json& object, const char* key,
 }
 
 ApiResult<Json> parse_body(std::string_view body) {
+  if (has_more_values(body, kMaxJsonValues)) {
+    return ApiError::malformed("more than " + std::to_string(kMaxJsonValues) + " values in the body");
+  }
   std::string problem;
   auto parsed = text::parse_json(body, &problem);
   if (!parsed) return ApiError::malformed(problem);

@@ -6,13 +6,12 @@
 #include <set>
 #include <utility>
 
+#include "api/limits.h"
 #include "api/request_draft.h"
 
 namespace rorqual::api {
 
 namespace {
-
-constexpr size_t kMaxImageUrlBytes = 8192;
 
 void read_part(BodyReader& reader, const Json& part) {
   if (!reader.expect_object(part, "a content part")) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions, /tokenize and /detokenize: body to request, vLLM's fields and rules.
 #include "api/body_reader.h"
+#include "api/limits.h"
 #include "api/request.h"
 #include "api/request_draft.h"
 #include "text/json_text.h"
@@ -10,7 +11,6 @@ namespace rorqual::api {
 namespace {
 
 constexpr int64_t kDefaultMaxTokens = 16;
-constexpr size_t kMaxPrompts = 256;
 
 bool is_token(const Json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX);

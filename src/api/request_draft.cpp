@@ -7,15 +7,13 @@
 #include <charconv>
 #include <cmath>
 
+#include "api/limits.h"
 #include "text/json_text.h"
 
 namespace rorqual::api {
 
 namespace {
 
-constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxSaltBytes = 1024;
-constexpr int64_t kMaxSpeculativeTokens = 7;
 constexpr float kMinThinkingTopP = 0.95f;
 constexpr int64_t kDefaultTokensChat = 8192;
 constexpr int64_t kDefaultTokensThinking = 65536;
@@ -278,13 +276,31 @@ std::optional<ApiError> resolve_numbers(RequestDraft& draft, const ApiPolicy& po
   return std::nullopt;
 }
 
+/// Lists that the sampler goes through for each token.
+std::optional<ApiError> check_counts(const SamplingFields& sampling) {
+  struct List {
+    const char* field;
+    size_t size, max;
+  };
+
+  for (const auto& [field, size, max] :
+       {List{"logit_bias", sampling.logit_bias.size(), kMaxLogitBiases},
+        List{"stop_token_ids", sampling.stop_token_ids.size(), kMaxStopTokenIds},
+        List{"bad_words", sampling.bad_words.size(), kMaxBadWords}}) {
+    if (size <= max) continue;
+    return ApiError::conversion(std::string(field) + " has " + std::to_string(size) + " entries, at most " +
+                                std::to_string(max) + " are accepted");
+  }
+  return std::nullopt;
+}
+
 std::optional<ApiError> check_extensions(const SamplingFields& sampling, const ApiPolicy& policy,
                                          bool stream) {
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) return range_error("min_p", "[0, 1]");
   if (!(sampling.repetition_penalty > 0 && sampling.repetition_penalty <= 1e6f)) {
     return range_error("repetition_penalty", "(0, 1000000]");
   }
-  if (sampling.logit_bias.size() > 1024) return ApiError::conversion("logit_bias has more than 1024 entries");
+  if (auto problem = check_counts(sampling)) return problem;
   for (const auto& [id, bias] : sampling.logit_bias) {
     if (!(bias >= -100 && bias <= 100)) return range_error("logit_bias", "[-100, 100]");
   }

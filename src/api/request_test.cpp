@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "api/json_values.h"
+
 namespace rorqual::api {
 namespace {
 
@@ -77,6 +79,14 @@ TEST(ChatRequest, LimitsDepthAndRefusesBrokenBodies) {
   EXPECT_EQ(chat_error("\"temperature\":NaN").error_class, ErrorClass::malformed_body);
   EXPECT_FALSE(parse_chat_request("[]", open_policy()).ok());
   EXPECT_FALSE(parse_chat_request("", open_policy()).ok());
+}
+
+TEST(JsonValues, AreCountedOutsideOfStrings) {
+  EXPECT_FALSE(has_more_values("[1,2,3]", 4));
+  EXPECT_TRUE(has_more_values("[1,2,3,4]", 4));
+  EXPECT_TRUE(has_more_values("[[],[],{}]", 3));
+  EXPECT_FALSE(has_more_values(R"([",,,,[[{{", "\",,,,"])", 3));
+  EXPECT_FALSE(has_more_values("[\"\\", 2));  // ends inside an escape
 }
 
 TEST(ChatRequest, GivesTheOfficialErrorBody) {

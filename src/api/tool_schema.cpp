@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "api/body_reader.h"
+#include "api/limits.h"
 #include "text/chat_encoder.h"
 #include "text/json_text.h"
 
@@ -15,7 +16,6 @@ namespace rorqual::api {
 
 namespace {
 
-constexpr size_t kMaxNameBytes = 128;
 constexpr std::string_view kTypes[] = {"object", "string", "number", "integer", "boolean", "array", "null"};
 constexpr std::string_view kSimpleTypes[] = {"string", "number", "integer", "boolean", "null"};
 constexpr std::string_view kFormats[] = {"email", "hostname", "ipv4", "ipv6", "uuid"};
@@ -354,7 +354,7 @@ std::optional<ApiError> check_tool_name(const std::string& name, const std::stri
     return ApiError::conversion(
         prefix + "empty string. Expected a string with minimum length 1, but got an empty string instead.");
   }
-  if (name.size() > kMaxNameBytes) {
+  if (name.size() > kMaxToolNameBytes) {
     return ApiError::conversion(
         prefix + "string too long. Expected a string with maximum length 128, but got a string with length " +
         std::to_string(name.size()) + " instead.");

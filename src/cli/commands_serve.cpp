@@ -11,6 +11,7 @@
 #include "cli/resolve.h"
 #include "cli/reuse_options.h"
 #include "cli/values.h"
+#include "server/limits.h"
 #include "tools/chat.h"
 #include "tools/serve.h"
 
@@ -22,70 +23,80 @@ constexpr int64_t kMaxKeyFileBytes = 65536;
 using Options = std::vector<OptionSpec>;
 
 Options server_options() {
-  return {{.name = "host",
-           .group = "server",
-           .help = "address to listen on; 0.0.0.0 opens it to the network",
-           .value_name = "ADDRESS",
-           .default_value = "127.0.0.1",
-           .is_common = true},
-          {.name = "port",
-           .kind = OptionKind::integer,
-           .group = "server",
-           .help = "TCP port, 0 = any free port",
-           .value_name = "PORT",
-           .default_value = "8000",
-           .min = 0,
-           .max = 65535,
-           .is_common = true},
-          {.name = "served-model-name",
-           .group = "server",
-           .help = "name of the model in the API; default: the folder's name",
-           .value_name = "NAME",
-           .is_common = true,
-           .is_list = true},
-          {.name = "api-key",
-           .group = "server",
-           .help = "key that requests must carry; better given by --api-key-file or RORQUAL_API_KEY",
-           .value_name = "KEY",
-           .is_list = true},
-          {.name = "api-key-file",
-           .kind = OptionKind::path,
-           .group = "server",
-           .help = "file with one key per line",
-           .value_name = "FILE",
-           .is_common = true},
-          {.name = "allowed-origins",
-           .group = "server",
-           .help = "browser origins that may call the API besides the server's own page; * = any",
-           .value_name = "ORIGIN",
-           .is_list = true},
-          {.name = "allowed-hosts",
-           .group = "server",
-           .help = "further Host names that are accepted when listening on a loopback address",
-           .value_name = "HOST",
-           .is_list = true},
-          {.name = "max-logprobs",
-           .kind = OptionKind::integer,
-           .group = "server",
-           .help = "most log-probabilities per token that a request may ask for, -1 = no limit",
-           .value_name = "N",
-           .default_value = "20",
-           .min = -1,
-           .max = 1'000'000},
-          {.name = "usage-extension",
-           .kind = OptionKind::flag,
-           .group = "server",
-           .help = "our own object in `usage`: reuse of the prompt, drafts, preemptions",
-           .default_value = "on"},
-          {.name = "access-log",
-           .kind = OptionKind::flag,
-           .group = "server",
-           .help = "one log line per finished request, never any text of it",
-           .default_value = "on"}};
+  return {
+      {.name = "host",
+       .group = "server",
+       .help = "address to listen on; 0.0.0.0 opens it to the network, which needs a key or --allow-no-key",
+       .value_name = "ADDRESS",
+       .default_value = "127.0.0.1",
+       .is_common = true},
+      {.name = "port",
+       .kind = OptionKind::integer,
+       .group = "server",
+       .help = "TCP port, 0 = any free port",
+       .value_name = "PORT",
+       .default_value = "8000",
+       .min = 0,
+       .max = 65535,
+       .is_common = true},
+      {.name = "served-model-name",
+       .group = "server",
+       .help = "name of the model in the API; default: the folder's name",
+       .value_name = "NAME",
+       .is_common = true,
+       .is_list = true},
+      {.name = "api-key",
+       .group = "server",
+       .help = "key that requests must carry; better given by --api-key-file or RORQUAL_API_KEY",
+       .value_name = "KEY",
+       .is_list = true},
+      {.name = "api-key-file",
+       .kind = OptionKind::path,
+       .group = "server",
+       .help = "file with one key per line",
+       .value_name = "FILE",
+       .is_common = true},
+      {.name = "allow-no-key",
+       .kind = OptionKind::flag,
+       .group = "server",
+       .help = "listen on an address that others can reach though no API key is set"},
+      {.name = "allowed-origins",
+       .group = "server",
+       .help = "browser origins that may call the API besides the server's own page; * = any",
+       .value_name = "ORIGIN",
+       .is_list = true},
+      {.name = "allowed-hosts",
+       .group = "server",
+       .help = "further Host names on a loopback address; on any other only these and plain addresses",
+       .value_name = "HOST",
+       .is_list = true},
+      {.name = "max-logprobs",
+       .kind = OptionKind::integer,
+       .group = "server",
+       .help = "most log-probabilities per token that a request may ask for, -1 = no limit",
+       .value_name = "N",
+       .default_value = "20",
+       .min = -1,
+       .max = 1'000'000},
+      {.name = "usage-extension",
+       .kind = OptionKind::flag,
+       .group = "server",
+       .help = "our own object in `usage`: reuse of the prompt, drafts, preemptions",
+       .default_value = "on"},
+      {.name = "access-log",
+       .kind = OptionKind::flag,
+       .group = "server",
+       .help = "one log line per finished request, never any text of it",
+       .default_value = "on"}};
 }
 
+/// Times, and the table of all limits.
 Options time_options() {
-  return {{.name = "shutdown-timeout",
+  return {{.name = "limits",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "print the limits on requests as a table, with --json as an object, and exit"},
+          {.name = "shutdown-timeout",
            .kind = OptionKind::real,
            .group = "server",
            .help = "seconds that running requests get to finish after SIGTERM",
@@ -193,6 +204,7 @@ Status serve(const Values& values) {
   RORQUAL_TRY_ASSIGN(options.server.api_keys, api_keys(values));
   options.server.allowed_origins = values.list("allowed-origins");
   options.server.allowed_hosts = values.list("allowed-hosts");
+  options.server.allows_no_key = values.flag("allow-no-key");
   options.server.max_num_queued_reqs = options.engine.max_num_queued_reqs;
   options.server.usage_extension = values.flag("usage-extension");
   options.server.uses_priority = values.text("scheduling-policy") == "priority";
@@ -200,6 +212,11 @@ Status serve(const Values& values) {
   options.server.access_log = values.flag("access-log");
   options.server.shutdown_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(1000 * values.real("shutdown-timeout")));
+  if (values.flag("limits")) {
+    fmt::print("{}", values.flag("json") ? server::limits_json(options.server)
+                                         : server::limits_markdown(options.server));
+    return Ok();
+  }
   options.log = {.level = values.text("log-level"),
                  .format = values.text("log-format"),
                  .file = values.text("log-file"),

@@ -31,8 +31,9 @@ int main(int argc, char** argv) {
   if (!cpu.ok()) return report(cpu.error());
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error value where it is written
   try {
-    return rorqual::cli::run_program(std::vector<std::string>(argv + 1, argv + argc),
-                                     rorqual::cli::process_environment());
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    rorqual::cli::hide_keys(argc, argv);
+    return rorqual::cli::run_program(arguments, rorqual::cli::process_environment());
   } catch (const std::bad_alloc&) {
     return report(Error(Code::out_of_memory, "out of memory",
                         "free memory, or lower --max-model-len or --max-num-seqs"));

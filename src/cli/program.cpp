@@ -134,6 +134,21 @@ Status check_cpu(bool has_avx2, bool has_fma, bool has_f16c, std::string_view fo
                "use a CPU from 2015 or later, or set RORQUAL_CPU_ISA=ref for the slow scalar kernels");
 }
 
+void hide_keys(int num_arguments, char** arguments) {
+  bool is_value = false;
+  for (int i = 1; i < num_arguments; ++i) {
+    std::string_view text = arguments[i];
+    const size_t equals = text.find('=');
+    const bool is_key = text.starts_with("--") && is_secret_option(text.substr(2, equals - 2));
+    if (is_value || (is_key && equals != std::string_view::npos)) {
+      std::fill(arguments[i] + (is_value ? 0 : equals + 1), arguments[i] + text.size(), '*');
+      is_value = false;
+    } else {
+      is_value = is_key;
+    }
+  }
+}
+
 Environment process_environment() {
   Environment found;
   for (char** entry = environ; *entry != nullptr; ++entry) {

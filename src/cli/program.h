@@ -15,6 +15,9 @@ namespace rorqual::cli {
 /// through.
 int run_program(const std::vector<std::string>& arguments, const Environment& environment);
 
+/// Overwrites the values of --api-key and the like with asterisks, where `ps` would show them to everyone.
+void hide_keys(int num_arguments, char** arguments);
+
 /// The RORQUAL_* part of the process's environment.
 Environment process_environment();
 

@@ -45,6 +45,17 @@ TEST(CheckCpu, NamesWhatIsMissing) {
   EXPECT_TRUE(check_cpu(false, false, false, "ref").ok());
 }
 
+TEST(HideKeys, OverwritesValuesOfKeysAndNothingElse) {
+  std::vector<std::string> words = {"rorqual",        "serve",  "--api-key", "abc",
+                                    "--api-key=de",   "--port", "1",         "--upstream-api-key=f",
+                                    "--api-key-file", "k",      "-p",        "--api-key"};
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  hide_keys(static_cast<int>(arguments.size()), arguments.data());
+  EXPECT_THAT(words, ElementsAre("rorqual", "serve", "--api-key", "***", "--api-key=**", "--port", "1",
+                                 "--upstream-api-key=*", "--api-key-file", "k", "-p", "--api-key"));
+}
+
 TEST(Tables, HaveNoFaults) {
   for (const auto& command : commands()) {
     EXPECT_THAT(table_fault(command), IsEmpty());

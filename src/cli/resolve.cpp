@@ -15,11 +15,6 @@
 namespace rorqual::cli {
 namespace {
 
-/// Values that must not appear in logs and banners.
-bool is_secret(std::string_view name) {
-  return name == "api-key";
-}
-
 std::vector<std::string> split_choices(std::string_view choices) {
   std::vector<std::string> words;
   while (!choices.empty()) {
@@ -237,10 +232,14 @@ nlohmann::ordered_json json_value(const OptionSpec& option, const Value& value) 
 }
 
 std::string hidden(const OptionSpec& option, const std::string& item) {
-  return is_secret(option.name) ? "***" : item;
+  return is_secret_option(option.name) ? "***" : item;
 }
 
 }  // namespace
+
+bool is_secret_option(std::string_view name) {
+  return name == "api-key" || name == "upstream-api-key";
+}
 
 Result<Resolution> resolve(const CommandSpec& command, const std::vector<std::string>& arguments,
                            const Environment& environment, std::string& offending) {

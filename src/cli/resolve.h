@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -18,6 +19,9 @@ struct Resolution {
   Values values;
   std::vector<std::string> warnings;  // unknown RORQUAL_* variables
 };
+
+/// Options whose values must not appear in logs, banners and lists of processes.
+bool is_secret_option(std::string_view name);
 
 /// Errors (invalid_argument) name option, got, expected and, unless it is the command line, where the value
 /// came from. `offending` gets the option's name, if there is one.

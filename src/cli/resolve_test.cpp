@@ -227,6 +227,15 @@ TEST(PrintConfig, ItsOutputIsAConfigFile) {
   EXPECT_THAT(second->values.list("stop"), ElementsAre("a, b", "#c"));
 }
 
+TEST(SecretOptions, AreAllThatHoldAKey) {
+  for (const auto& command : commands()) {
+    for (const auto& option : command.options) {
+      const bool holds_key = option.name.ends_with("api-key");
+      EXPECT_EQ(is_secret_option(option.name), holds_key) << command.name << " --" << option.name;
+    }
+  }
+}
+
 TEST(NonDefaultOptions, ListsOnlyWhatWasGiven) {
   auto result = run({"--port", "1", "--stop", "x", "--api-key", "secret"});
   ASSERT_TRUE(result.ok());

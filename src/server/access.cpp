@@ -35,6 +35,11 @@ std::string_view sent_key(const HttpRequest& request) {
 
 }  // namespace
 
+bool is_ip_address(std::string_view host) {
+  if (host.starts_with('[')) return host.ends_with(']');
+  return !host.empty() && host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
 bool is_loopback_name(std::string_view host) {
   if (equal_ignoring_case(host, "localhost") || host == "[::1]" || host == "::1") return true;
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
@@ -49,23 +54,27 @@ std::string_view host_without_port(std::string_view host) {
 }
 
 AccessRules::AccessRules(const AccessOptions& options)
-    : origins_(options.allowed_origins), hosts_(options.allowed_hosts), is_loopback_(options.is_loopback) {
+    : origins_(options.allowed_origins),
+      hosts_(options.allowed_hosts),
+      is_loopback_(options.is_loopback),
+      has_host_list_(!options.allowed_hosts.empty()) {
   for (const auto& key : options.api_keys) key_hashes_.push_back(hash(key));
   hosts_.push_back(options.bind_host);
 }
 
 std::optional<HttpError> AccessRules::check_host(const HttpRequest& request) const {
   const std::string_view header = request.header("host");
-  if (!is_loopback_ || header.empty()) return std::nullopt;  // without a Host it is no browser
+  if (header.empty() || (!is_loopback_ && !has_host_list_)) return std::nullopt;  // no Host: it is no browser
   const std::string_view host = host_without_port(header);
   const bool listed = std::any_of(hosts_.begin(), hosts_.end(),
                                   [host](const auto& name) { return equal_ignoring_case(name, host); });
-  if (listed || is_loopback_name(host)) return std::nullopt;
+  if (listed || is_loopback_name(host) || (!is_loopback_ && is_ip_address(host))) return std::nullopt;
   return HttpError{.status = 403,
                    .message = "The Host header names '" + std::string(host.substr(0, 100)) +
-                              "', but this server listens on this machine only.",
+                              "', but this server " +
+                              (is_loopback_ ? "listens on this machine only." : "has a list of its names."),
                    .code = "host_not_allowed",
-                   .hint = "use http://127.0.0.1, or list the name with --allowed-hosts"};
+                   .hint = "use the address, or list the name with --allowed-hosts"};
 }
 
 bool AccessRules::is_listed_origin(std::string_view origin) const {

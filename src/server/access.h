@@ -25,7 +25,8 @@ class AccessRules {
  public:
   explicit AccessRules(const AccessOptions& options);
 
-  /// nullopt = allowed.
+  /// nullopt = allowed. A loopback bind takes loopback names and listed ones; another bind takes any, or with
+  /// a list only listed names and plain addresses.
   std::optional<HttpError> check_host(const HttpRequest& request) const;
   std::optional<HttpError> check_origin(const HttpRequest& request) const;
   std::optional<HttpError> check_key(const HttpRequest& request) const;
@@ -44,8 +45,11 @@ class AccessRules {
   std::vector<std::string> key_hashes_;
   std::vector<std::string> origins_;
   std::vector<std::string> hosts_;
-  bool is_loopback_;
+  bool is_loopback_, has_host_list_;
 };
+
+/// Four numbers, or an IPv6 address in brackets: no name that somebody's name server could point elsewhere.
+bool is_ip_address(std::string_view host);
 
 /// "localhost", 127.x.x.x, ::1 or [::1].
 bool is_loopback_name(std::string_view host);

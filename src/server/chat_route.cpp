@@ -84,9 +84,9 @@ std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, cons
 
 }  // namespace
 
-void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
-  if (service.refuse_if_full(*exchange)) return;
-  service.prepare_pool.post([&service, exchange = std::move(exchange)] {
+void handle_chat(Service& service, std::shared_ptr<Exchange> incoming) {
+  if (service.refuse_if_full(*incoming)) return;
+  service.prepare(std::move(incoming), [&service](const std::shared_ptr<Exchange>& exchange) {
     Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();

@@ -110,9 +110,9 @@ std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan
 
 }  // namespace
 
-void handle_completion(Service& service, std::shared_ptr<Exchange> exchange) {
-  if (service.refuse_if_full(*exchange)) return;
-  service.prepare_pool.post([&service, exchange = std::move(exchange)] {
+void handle_completion(Service& service, std::shared_ptr<Exchange> incoming) {
+  if (service.refuse_if_full(*incoming)) return;
+  service.prepare(std::move(incoming), [&service](const std::shared_ptr<Exchange>& exchange) {
     Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
       const Backend& backend = service.backend();

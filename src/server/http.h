@@ -46,6 +46,10 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual const HttpRequest& request() const = 0;
+
+  /// The body is not needed any more: it is empty from here on. By the thread that reads it.
+  virtual void drop_body() {}
+
   virtual void respond(HttpResponse response) = 0;
   /// Sends the head at once (body ignored) and keeps the line alive with SSE comments while it is silent.
   virtual void begin_stream(HttpResponse head) = 0;
@@ -71,6 +75,7 @@ struct AccessRecord {
 
 struct HttpLimits {
   size_t max_header_bytes = 0, max_headers = 0, max_body_bytes = 0, max_connections = 0, max_unsent_bytes = 0;
+  size_t max_total_body_bytes = 0;  // of all connections together; small bodies are read beyond it, too
   std::chrono::milliseconds header_timeout{0}, body_timeout{0}, idle_timeout{0}, write_timeout{0},
       keep_alive_interval{0};
 };

@@ -4,8 +4,6 @@
 // thread takes as a whole; then every connection that got bytes sends them by one system call. Each
 // connection always reads, also while its request is being answered: that is how a client that goes away is
 // noticed.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <array>
 #include <boost/asio.hpp>
@@ -17,7 +15,10 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "server/body_budget.h"
+#include "server/connection_limit.h"
 #include "server/http.h"
+#include "server/http_framing.h"
 #include "server/ids.h"
 
 namespace rorqual::server {
@@ -37,14 +38,7 @@ constexpr size_t kDiscard_bytes = 64u << 20;         // read and thrown away aft
 constexpr std::chrono::milliseconds kLinger{2'000};  // time for the client to read the error
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr size_t kKeptBuffer_bytes = 64 * 1024;  // of a connection whose bytes are all sent
-constexpr rlim_t kReservedFiles = 64;            // for shards, logs and libraries
 constexpr const char* kSseComment = ": keep-alive\n\n";
-
-bool is_plain_id(std::string_view id) {
-  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
-  });
-}
 
 void append_chunk(std::string& out, std::string_view bytes) {
   char size[20];
@@ -65,7 +59,8 @@ struct Call {
 }  // namespace
 
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
-  explicit Impl(HttpConfig c) : config(std::move(c)) {}
+  explicit Impl(HttpConfig c)
+      : config(std::move(c)), body_budget(std::make_shared<BodyBudget>(config.limits.max_total_body_bytes)) {}
 
   void add_call(Call call);
   void wake();  // any thread
@@ -80,6 +75,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   void refuse(tcp::socket socket);
 
   HttpConfig config;
+  std::shared_ptr<BodyBudget> body_budget;  // shared with exchanges, which may end later
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   tcp::acceptor acceptor{io};
@@ -128,6 +124,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_disconnect(uint64_t serial, std::function<void()> callback);
   void set_note(uint64_t serial, std::string note);
 
+  std::shared_ptr<HttpServer::Impl> server() const { return server_.shared_from_this(); }
+
   /// Sends what there is, as far as the socket takes it. From the top of the IO thread only: it may begin the
   /// next request.
   void send_now();
@@ -138,7 +136,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read();
   void on_read(const error_code& ec, size_t num_bytes);
   void parse();
-  bool on_head();  // false: the request was answered already
+  bool on_head();     // false: the request was answered already
+  bool count_body();  // the same
+  bool is_head_short(size_t used);
   void dispatch();
   void fail(int status, const std::string& message);
   void parse_failed(const error_code& ec);
@@ -168,8 +168,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool keep_alive_ = true, is_head_request_ = false, is_http10_ = false;
   bool is_streaming_ = false, close_after_write_ = false;
   uint64_t serial_ = 0;
-  size_t body_mark_ = 0, discarded_ = 0;
+  size_t head_bytes_ = 0, body_mark_ = 0, discarded_ = 0;
   HttpRequest request_;  // head only while reading the body
+  std::optional<BodyShare> share_;
   std::shared_ptr<SocketExchange> exchange_;
   std::function<void()> on_disconnect_;
   std::string note_;
@@ -182,14 +183,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
 /// Forwards calls from any thread to the connection's thread.
 class SocketExchange : public Exchange, public std::enable_shared_from_this<SocketExchange> {
  public:
-  SocketExchange(std::shared_ptr<HttpServer::Impl> server, std::shared_ptr<Connection> connection,
-                 uint64_t serial, HttpRequest request)
-      : server_(std::move(server)),
+  SocketExchange(std::shared_ptr<Connection> connection, uint64_t serial, HttpRequest request,
+                 BodyShare share)
+      : server_(connection->server()),
         connection_(std::move(connection)),
         serial_(serial),
-        request_(std::move(request)) {}
+        request_(std::move(request)),
+        share_(std::move(share)) {}
 
   const HttpRequest& request() const override { return request_; }
+
+  void drop_body() override {
+    std::string().swap(request_.body);
+    share_.release();
+  }
 
   void respond(HttpResponse response) override {
     post([response = std::move(response)](Connection& c, uint64_t serial) mutable {
@@ -230,6 +237,7 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
   std::shared_ptr<Connection> connection_;
   uint64_t serial_;
   HttpRequest request_;
+  BodyShare share_;  // as long as the body is kept
 };
 
 void Connection::start() {
@@ -263,11 +271,12 @@ void Connection::close_when_idle() {
 
 void Connection::next_request() {
   parser_.emplace();
-  parser_->eager(true);
   parser_->header_limit(static_cast<uint32_t>(limits_.max_header_bytes));
   parser_->body_limit(limits_.max_body_bytes);
   state_ = State::idle;
   head_done_ = false;
+  head_bytes_ = 0;
+  share_.emplace(server_.body_budget);
   exchange_.reset();
   on_disconnect_ = nullptr;
   note_.clear();
@@ -325,19 +334,29 @@ void Connection::parse() {
     error_code ec;
     const size_t used = buffer_.size() > 0 ? parser_->put(buffer_.data(), ec) : 0;
     buffer_.consume(used);
-    if (ec && ec != http::error::need_more) {
+    if (ec == http::error::need_more) ec = {};
+    if (!ec && !head_done_ && !is_head_short(used)) ec = http::error::header_limit;
+    if (ec) {
       parse_failed(ec);
       return;
     }
     if (parser_->is_header_done() && !head_done_) {
       head_done_ = true;
+      parser_->eager(true);  // not before: so that what it uses of the head is the head alone
       if (!on_head()) return;
     }
+    if (head_done_ && !count_body()) return;
     if (parser_->is_done()) {
       dispatch();
       return;
     }
     if (used == 0 || buffer_.size() == 0) break;
+  }
+  // Of a body, only the line with a chunk's size and the trailer wait here until they are whole.
+  if (state_ == State::body && buffer_.size() > limits_.max_header_bytes) {
+    fail(400, "The line with a chunk's size, or the trailer, is longer than " +
+                  std::to_string(limits_.max_header_bytes) + " bytes.");
+    return;
   }
   if (state_ == State::body && parser_->get().body().size() >= body_mark_ + kBodyStep_bytes) {
     body_mark_ = parser_->get().body().size();
@@ -370,6 +389,10 @@ bool Connection::on_head() {
                   std::to_string(limits_.max_headers) + ".");
     return false;
   }
+  if (const auto problem = framing_problem(request_, is_http10_)) {
+    fail(400, *problem);
+    return false;
+  }
   if (auto response = server_.config.check_head(request_)) {
     // Without a body the connection is in step and may serve the next request; else it cannot be trusted to
     // be.
@@ -384,12 +407,30 @@ bool Connection::on_head() {
   return true;
 }
 
+/// The parser's own limit holds for the part that it has not taken yet: fields that come one by one never
+/// meet it.
+bool Connection::is_head_short(size_t used) {
+  head_bytes_ += used;
+  const size_t waiting = parser_->is_header_done() ? 0 : buffer_.size();
+  return head_bytes_ + waiting <= limits_.max_header_bytes;
+}
+
+bool Connection::count_body() {
+  const size_t bytes = parser_->get().body().size();
+  if (share_->grow_to(bytes)) return true;
+  fail(503, "Request bodies fill the " + std::to_string(server_.body_budget->max_bytes) +
+                " bytes that this server keeps for them; this one has come to " + std::to_string(bytes) +
+                " bytes. Try again later.");
+  return false;
+}
+
 void Connection::dispatch() {
   state_ = State::handling;
   read_timer_.cancel();
   request_.body = std::move(parser_->get().body());
-  exchange_ = std::make_shared<SocketExchange>(server_.shared_from_this(), shared_from_this(), serial_,
-                                               std::move(request_));
+  exchange_ =
+      std::make_shared<SocketExchange>(shared_from_this(), serial_, std::move(request_), *std::move(share_));
+  share_.reset();
   read();
   server_.config.handler(exchange_);
 }
@@ -625,6 +666,9 @@ void Connection::after_answer() {
   }
   // Closing with unread input would reset the connection and may cost the client the answer.
   state_ = State::draining;
+  parser_.reset();  // it may hold the beginning of a body, the exchange a whole one
+  share_.reset();
+  exchange_.reset();
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   buffer_.consume(buffer_.size());
@@ -641,17 +685,6 @@ Error bind_error(const HttpConfig& config, const error_code& ec) {
     return {Code::io, where + ": permission denied", "use a port above 1023"};
   }
   return {Code::io, "cannot listen on " + where + ": " + ec.message(), "check --host and --port"};
-}
-
-size_t connection_limit(size_t wanted) {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
-  if (files.rlim_cur < wanted + kReservedFiles && files.rlim_max > files.rlim_cur) {
-    files.rlim_cur = std::min<rlim_t>(files.rlim_max, wanted + kReservedFiles);
-    setrlimit(RLIMIT_NOFILE, &files);
-  }
-  const rlim_t usable = files.rlim_cur > kReservedFiles ? files.rlim_cur - kReservedFiles : 1;
-  return static_cast<size_t>(std::min<rlim_t>(wanted, usable));
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 // Identifiers need to be unlikely to collide, not secret.
 #include "server/ids.h"
 
+#include <algorithm>
+#include <cctype>
 #include <random>
-#include <string_view>
 
 namespace rorqual::server {
 
@@ -25,6 +26,12 @@ std::string draw(std::string_view alphabet, size_t length) {
 
 std::string random_hex(size_t length) {
   return draw("0123456789abcdef", length);
+}
+
+bool is_plain_id(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
 }
 
 std::string tool_call_id(int32_t call_index) {

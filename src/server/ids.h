@@ -5,11 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace rorqual::server {
 
 /// `length` lower-case hex digits.
 std::string random_hex(size_t length);
+
+/// Up to 128 letters, digits, '-', '_' and '.': may be taken over from a client.
+bool is_plain_id(std::string_view id);
 
 /// `call_NN_` and 24 letters or digits: the form that clients of the official API know.
 std::string tool_call_id(int32_t call_index);

@@ -115,6 +115,16 @@ TEST_F(RouterTest, RefusesForeignHostNamesOnALoopbackBind) {
   EXPECT_EQ(status(open, request("GET", "/health", {{"Host", "evil.example"}})), 0);
 }
 
+TEST_F(RouterTest, TakesOnlyListedNamesAndAddressesWhereNamesAreListed) {
+  const Router router = make({.allowed_hosts = {"llm.lan"}, .is_loopback = false});
+  for (const char* host : {"llm.lan:8000", "LLM.lan", "192.168.1.7:8000", "[fd00::7]:8000", "localhost"}) {
+    EXPECT_EQ(status(router, request("GET", "/health", {{"Host", host}})), 0) << host;
+  }
+  for (const char* host : {"evil.example", "llm.lan.evil.example", "1.2.3.4.evil", "[evil"}) {
+    EXPECT_EQ(status(router, request("GET", "/health", {{"Host", host}})), 403) << host;
+  }
+}
+
 TEST_F(RouterTest, RefusesPostsFromPagesOfOtherSites) {
   const Router router = make({.allowed_origins = {"https://ui.example"}});
   const auto post = [&](const char* origin) {

@@ -126,6 +126,7 @@ HttpConfig Server::Impl::http_config() {
                    .max_body_bytes = o.max_body_bytes,
                    .max_connections = o.max_connections,
                    .max_unsent_bytes = o.max_unsent_bytes,
+                   .max_total_body_bytes = o.max_total_body_bytes,
                    .header_timeout = o.header_timeout,
                    .body_timeout = o.body_timeout,
                    .idle_timeout = o.idle_timeout,
@@ -187,6 +188,7 @@ void Server::Impl::shut_down(std::chrono::milliseconds drain_timeout) {
   }
   // What the engine reported is written out; then its events are cut off, so that nothing reaches a closed
   // connection.
+  service.large_pool.finish();
   service.prepare_pool.finish();
   service.delivery.finish();
   for (const auto& generation : service.live_generations()) {
@@ -206,8 +208,15 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
   const AccessOptions access = impl->access_options();
   if (!access.is_loopback && access.api_keys.empty()) {
+    const std::string& host = impl->service.options.host;
+    if (!impl->service.options.allows_no_key) {
+      return Error(
+          Code::invalid_argument,
+          "--host " + host + " opens the server to the network, and no API key is set",
+          "give a key by --api-key-file or RORQUAL_API_KEY, listen on 127.0.0.1, or say --allow-no-key");
+    }
     spdlog::warn("http  {} is open to the network and no API key is set: anyone who reaches it can use it",
-                 impl->service.options.host);
+                 host);
   }
   impl->service.client_key = [rules = AccessRules(access)](const HttpRequest& request) {
     return rules.client_key(request);

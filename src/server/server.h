@@ -22,7 +22,8 @@ struct ServerOptions {
   std::vector<std::string> served_model_names;  // empty = the engine's model name
   std::vector<std::string> api_keys;  // empty = open; else every route but /health and the page needs one
   std::vector<std::string> allowed_origins;  // browser origins besides the server's own; "*" = any
-  std::vector<std::string> allowed_hosts;    // further Host names accepted on a loopback bind
+  std::vector<std::string> allowed_hosts;    // further Host names on a loopback bind; elsewhere the only ones
+  bool allows_no_key = false;                // without it, an address that is not loopback needs api_keys
   bool is_demonstration = false;             // /v1/models says so, and the page shows it
   std::string version, commit;               // for /version, /v1/models and build_info
 
@@ -40,6 +41,7 @@ struct ServerOptions {
   size_t max_header_bytes = 16 * 1024;
   size_t max_headers = 100;
   size_t max_body_bytes = 48u << 20;
+  size_t max_total_body_bytes = 512u << 20;  // of all requests together
   size_t max_connections = 1024;
   size_t max_unsent_bytes = 8u << 20;  // of a stream whose client reads slowly; beyond it is cut
   size_t text_threads = 2;             // parse, render and tokenise requests

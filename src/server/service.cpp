@@ -2,6 +2,7 @@
 // Shared state of the routes.
 #include "server/service.h"
 
+#include <malloc.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -16,6 +17,9 @@ namespace {
 
 /// Under load the pieces of many streams go out together, this often; a lone stream never waits for it.
 constexpr std::chrono::microseconds kDeliveryInterval{1500};
+
+constexpr size_t kLargeBody_bytes = 1u << 20;
+constexpr size_t kTrimmedBody_bytes = 8u << 20;  // beyond it freed memory goes back to the system at once
 
 void log_exception(const char* what) {
   spdlog::error("http  a request failed with an exception: {}", what);
@@ -49,6 +53,7 @@ Backend::Backend(runtime::Engine& e, const text::Tokenizer& t, const ServerOptio
 Service::Service(ServerOptions o)
     : options(std::move(o)),
       started_at_s(unix_time_s()),
+      large_pool(1, log_exception),
       prepare_pool(std::max<size_t>(1, options.text_threads), log_exception),
       delivery({.interval = kDeliveryInterval,
                 .before = begin_write_batch,
@@ -68,6 +73,17 @@ void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) 
                                                      .max_drafts = info.max_drafts,
                                                      .block_tokens = info.block_tokens});
   backend_.store(owned_backend_.get());
+}
+
+void Service::prepare(std::shared_ptr<Exchange> exchange, TextWork work) {
+  const size_t body_bytes = exchange->request().body.size();
+  WorkerPool& pool = body_bytes > kLargeBody_bytes ? large_pool : prepare_pool;
+  pool.post([body_bytes, exchange = std::move(exchange), work = std::move(work)] {
+    work(exchange);
+    exchange->drop_body();
+    // The trees of such bodies are millions of small pieces, which the allocator would keep.
+    if (body_bytes > kTrimmedBody_bytes) malloc_trim(0);
+  });
 }
 
 bool Service::refuse_if_full(Exchange& exchange) {

@@ -63,6 +63,11 @@ class Service {
     return {client_key(request), options.uses_priority, backend().tokenizer};
   }
 
+  /// Runs the text work of a request on a pool; its body is gone afterwards. Requests with large bodies have
+  /// a thread of their own and wait for each other: nobody else waits for them.
+  using TextWork = std::function<void(const std::shared_ptr<Exchange>&)>;
+  void prepare(std::shared_ptr<Exchange> exchange, TextWork work);
+
   /// Answers 429 if the queue is full, before any work on the request; else the request counts as being
   /// prepared until a Preparing of it ends. IO thread.
   bool refuse_if_full(Exchange& exchange);
@@ -100,6 +105,7 @@ class Service {
   std::function<std::string(const HttpRequest&)> client_key = [](const HttpRequest&) {
     return std::string();
   };
+  WorkerPool large_pool;    // the same for large bodies, one thread
   WorkerPool prepare_pool;  // parse, render, tokenise; answers that come in one piece
   BatchThread delivery;     // pieces of streams: never behind a long text
 

@@ -62,8 +62,8 @@ api::ApiResult<std::string> detokenize(const Backend& backend, const std::string
 }
 
 template <class Function>
-void answer_with(Service& service, std::shared_ptr<Exchange> exchange, const Function& function) {
-  service.prepare_pool.post([&service, function, exchange = std::move(exchange)] {
+void answer_with(Service& service, std::shared_ptr<Exchange> incoming, const Function& function) {
+  service.prepare(std::move(incoming), [&service, function](const std::shared_ptr<Exchange>& exchange) {
     answer_guarded(*exchange, [&] {
       auto body = function(service.backend(), exchange->request().body);
       if (body.ok()) {

@@ -54,7 +54,7 @@ class Metered:
 class Server(Metered):
     """One scripted server process; script lines are dicts (runtime/scripted_engine.h), options go to the program."""
 
-    def __init__(self, script, **options):
+    def __init__(self, script, preexec_fn=None, **options):
         self.file = tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8")
         self.file.write("".join(json.dumps(line) + "\n" for line in script))
         self.file.flush()
@@ -63,7 +63,7 @@ class Server(Metered):
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [program, str(TOKENIZER), self.file.name, *arguments],
-            stdout=subprocess.PIPE, stderr=self.log, text=True)
+            stdout=subprocess.PIPE, stderr=self.log, text=True, preexec_fn=preexec_fn)
         line = self.process.stdout.readline()
         if not line.startswith("listening "):
             self.process.wait(TIMEOUT_S)

@@ -65,6 +65,8 @@ server::ServerOptions server_options(const std::map<std::string, std::string>& a
   };
   text("host", [&](const std::string& v) { options.host = v; });
   text("port", [&](const std::string& v) { options.port = static_cast<uint16_t>(std::stoi(v)); });
+  text("allow_no_key", [&](const std::string& v) { options.allows_no_key = v == "1"; });
+  text("allowed_host", [&](const std::string& v) { options.allowed_hosts.push_back(v); });
   text("key", [&](const std::string& v) { options.api_keys.push_back(v); });
   text("key2", [&](const std::string& v) { options.api_keys.push_back(v); });
   text("max_queued", [&](const std::string& v) { options.max_num_queued_reqs = std::stoll(v); });
@@ -77,6 +79,9 @@ server::ServerOptions server_options(const std::map<std::string, std::string>& a
   milliseconds("keep_alive_ms", options.keep_alive_interval);
   milliseconds("shutdown_ms", options.shutdown_timeout);
   milliseconds("header_ms", options.header_timeout);
+  milliseconds("body_ms", options.body_timeout);
+  milliseconds("write_ms", options.write_timeout);
+  text("max_connections", [&](const std::string& v) { options.max_connections = std::stoull(v); });
   return options;
 }
 

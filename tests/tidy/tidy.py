@@ -4,7 +4,7 @@
 
 usage: tidy.py source              rules on the tracked files
        tidy.py objects BUILD_DIR   AVX2 objects define no weak symbols
-       tidy.py docs PROGRAM        docs/cli.md and docs/switches.md equal the program's own text
+       tidy.py docs PROGRAM        docs/cli.md, docs/switches.md and docs/limits.md equal the program's own text
 """
 
 import ast
@@ -211,10 +211,11 @@ class Tidy:
                     self.fault(path.name, f"weak symbol {match.group(2)}")
 
     def run_docs_rule(self, program: str) -> None:
-        for topic, page in (("markdown", "docs/cli.md"), ("switches", "docs/switches.md")):
-            text = subprocess.run([program, f"--help={topic}"], capture_output=True, text=True, check=True).stdout
+        for words, page in (("--help=markdown", "docs/cli.md"), ("--help=switches", "docs/switches.md"),
+                            ("serve --limits", "docs/limits.md")):
+            text = subprocess.run([program, *words.split()], capture_output=True, text=True, check=True).stdout
             if text != (ROOT / page).read_text():
-                self.fault(page, f"differs from the program: rorqual --help={topic} > {page}")
+                self.fault(page, f"differs from the program: rorqual {words} > {page}")
 
 
 def main() -> int:
