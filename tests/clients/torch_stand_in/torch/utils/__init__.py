@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parent of torch.utils.data."""
+from torch.utils import data
+
+__all__ = ["data"]
