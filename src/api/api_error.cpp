@@ -18,16 +18,23 @@ std::string ApiError::body() const {
   return text::json_text(root, text::JsonStyle::compact);
 }
 
-ApiError ApiError::conversion(std::string message) {
+ApiError ApiError::conversion(std::string message, std::string param) {
   ApiError error;
   error.message = std::move(message);
+  error.param = std::move(param);
   return error;
 }
 
-ApiError ApiError::malformed(const std::string& what) {
+ApiError ApiError::in(const std::string& field) && {
+  if (param.empty()) param = field;
+  return std::move(*this);
+}
+
+ApiError ApiError::malformed(const std::string& what, std::string param) {
   ApiError error;
   error.error_class = ErrorClass::malformed_body;
   error.message = "Failed to deserialize the JSON body into the target type: " + what;
+  error.param = std::move(param);
   return error;
 }
 

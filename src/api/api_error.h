@@ -21,14 +21,17 @@ struct ApiError {
   std::string message;
   std::string type = "invalid_request_error";
   std::string code = "invalid_request_error";
-  std::string param = {};  // "" prints null
+  std::string param = {};  // the offending field, "messages[2].content"; "" prints null
 
-  /// {"error":{"message":…,"type":…,"param":null,"code":…}}
+  /// {"error":{"message":…,"type":…,"param":…,"code":…}}
   std::string body() const;
 
-  static ApiError conversion(std::string message);
+  static ApiError conversion(std::string message, std::string param = {});
 
-  static ApiError malformed(const std::string& what);
+  /// Itself, with `field` as the param if it names none yet.
+  ApiError in(const std::string& field) &&;
+
+  static ApiError malformed(const std::string& what, std::string param = {});
 };
 
 /// A value or an ApiError.

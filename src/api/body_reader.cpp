@@ -31,16 +31,30 @@ std::string describe(const Json& value) {
 }
 
 void BodyReader::fail(std::string problem) {
-  if (problem_.empty()) problem_ = std::move(problem);
+  if (!problem_.empty()) return;
+  problem_ = std::move(problem);
+  param_ = field_path();
+}
+
+std::string BodyReader::field_path() const {
+  std::string path;
+  for (const auto& [name, index] : path_) {
+    path += (path.empty() ? "" : ".") + std::string(name);
+    if (index) path += "[" + std::to_string(*index) + "]";
+  }
+  if (last_key_ != nullptr) path += (path.empty() ? "" : ".") + std::string(last_key_);
+  return path;
 }
 
 const Json* BodyReader::find(const Json& object, const char* key) const {
+  last_key_ = key;
   if (!object.is_object()) return nullptr;
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
 const Json* BodyReader::require(const Json& object, const char* key) {
+  last_key_ = key;
   const auto it = object.is_object() ? object.find(key) : object.end();
   if (it != object.end()) return &*it;
   fail(std::string("missing field `") + key + "`");

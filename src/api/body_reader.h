@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed access to a request body with one sticky error: the first field of the wrong shape decides, later
-// reads return defaults. A null field counts as absent unless it is required.
+// reads return defaults. A null field counts as absent unless it is required. The error names the field it
+// was found in: the last one looked up, inside the scopes that are open.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api/api_error.h"
@@ -22,9 +24,32 @@ class BodyReader {
  public:
   bool ok() const { return problem_.empty(); }
 
-  ApiError error() const { return ApiError::malformed(problem_); }
+  ApiError error() const { return ApiError::malformed(problem_, param_); }
 
   void fail(std::string problem);
+
+  /// A part of the body that is being read: "messages[3]" in front of the names of its fields.
+  class [[nodiscard]] Scope {
+   public:
+    Scope(BodyReader& reader, const char* name, std::optional<size_t> index) : reader_(reader) {
+      reader_.path_.emplace_back(name, index);
+      reader_.last_key_ = nullptr;
+    }
+
+    ~Scope() {
+      reader_.path_.pop_back();
+      reader_.last_key_ = nullptr;
+    }
+
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    BodyReader& reader_;
+  };
+
+  /// `name` is a literal.
+  Scope enter(const char* name, std::optional<size_t> index = std::nullopt) { return {*this, name, index}; }
 
   /// nullptr if absent or null.
   const Json* find(const Json& object, const char* key) const;
@@ -53,7 +78,11 @@ class BodyReader {
                               std::initializer_list<std::string_view> names);
 
  private:
-  std::string problem_;
+  std::string field_path() const;
+
+  std::string problem_, param_;
+  std::vector<std::pair<const char*, std::optional<size_t>>> path_;
+  mutable const char* last_key_ = nullptr;
 };
 
 /// Kind and value of a JSON value for messages: "integer `5`", "map", …

@@ -44,19 +44,25 @@ void read_content(BodyReader& reader, const Json& item, RawMessage& raw) {
     reader.fail("content should be a string or a list");
     return;
   }
-  for (const auto& part : *content) read_part(reader, part);
+  for (size_t i = 0; i < content->size(); ++i) {
+    const auto scope = reader.enter("content", i);
+    read_part(reader, (*content)[i]);
+  }
 }
 
 void read_tool_calls(BodyReader& reader, const Json& item, RawMessage& raw) {
   const Json* calls = reader.objects(item, "tool_calls", "a tool call");
   if (calls == nullptr) return;
   raw.has_tool_calls = true;
-  for (const auto& call : *calls) {
+  for (size_t i = 0; i < calls->size(); ++i) {
+    const Json& call = (*calls)[i];
+    const auto scope = reader.enter("tool_calls", i);
     text::ToolCall out;
     out.id = reader.require_string(call, "id");
     reader.require_variant(call, "type", {"function"});
     const Json* function = reader.require(call, "function");
     if (function == nullptr || !reader.expect_object(*function, "a function call")) return;
+    const auto function_scope = reader.enter("function");
     out.name = reader.require_string(*function, "name");
     out.arguments = reader.require_string(*function, "arguments");
     raw.message.tool_calls.push_back(std::move(out));
@@ -232,9 +238,10 @@ std::vector<RawMessage> read_chat_messages(BodyReader& reader, const Json& body,
   std::vector<RawMessage> out;
   const Json* messages = reader.require(body, "messages");
   if (messages == nullptr || !reader.expect_array(*messages, "a sequence")) return out;
-  for (const auto& item : *messages) {
-    if (!reader.expect_object(item, "a message")) return out;
-    out.push_back(read_message(reader, item, policy));
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const auto scope = reader.enter("messages", i);
+    if (!reader.expect_object((*messages)[i], "a message")) return out;
+    out.push_back(read_message(reader, (*messages)[i], policy));
     if (!reader.ok()) return out;
   }
   return out;
@@ -246,25 +253,31 @@ ApiResult<std::vector<text::Message>> convert_chat_messages(const std::vector<Ra
   bool misplaced_prefix = false;
   for (size_t i = 0; i < raw.size(); ++i) {
     text::Message message = raw[i].message;
+    const auto in_field = [i](ApiError error, const char* field) {
+      return std::move(error).in("messages[" + std::to_string(i) + "]" + field);
+    };
     if (raw[i].has_content) {
-      RORQUAL_API_TRY_ASSIGN(message.content,
-                             convert_content(raw[i], ".messages[" + std::to_string(i) + "]"));
+      auto content = convert_content(raw[i], ".messages[" + std::to_string(i) + "]");
+      if (!content.ok()) return in_field(content.error(), ".content");
+      message.content = *std::move(content);
     }
-    if (auto problem = order.next(raw[i], i)) return *problem;
+    if (auto problem = order.next(raw[i], i)) return in_field(*problem, "");
     if (!raw[i].has_content && message.role == text::Role::assistant && !raw[i].has_tool_calls) {
-      return ApiError::conversion("Invalid assistant message: content or tool_calls must be set");
+      return in_field(ApiError::conversion("Invalid assistant message: content or tool_calls must be set"),
+                      "");
     }
     misplaced_prefix |= message.is_prefix && i + 1 < raw.size();
     if (!is_empty_system(message)) out.push_back(std::move(message));
   }
-  if (auto problem = order.end()) return *problem;
+  if (auto problem = order.end()) return std::move(*problem).in("messages");
   if (misplaced_prefix) {
     return ApiError::conversion(
         "Invalid completion message: prefix set true with message which is not final message or message role "
         "is not "
-        "assistant");
+        "assistant",
+        "messages");
   }
-  if (raw.empty()) return ApiError::conversion("Empty input messages");
+  if (raw.empty()) return ApiError::conversion("Empty input messages", "messages");
   return out;
 }
 

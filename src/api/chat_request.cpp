@@ -5,6 +5,7 @@
 
 #include "api/body_reader.h"
 #include "api/chat_messages.h"
+#include "api/extension_fields.h"
 #include "api/request.h"
 #include "api/request_draft.h"
 #include "text/json_text.h"
@@ -29,7 +30,9 @@ void read_sampling(BodyReader& reader, const Json& body, const ApiPolicy& policy
     if (tokens) sampling.max_tokens = static_cast<int64_t>(*tokens);
   }
   sampling.logprobs = reader.boolean_or(body, "logprobs", false);
-  if (const auto top = reader.unsigned_integer(body, "top_logprobs", UINT8_MAX)) {
+  const bool may_be_many = policy.extensions;
+  if (const auto top =
+          reader.integer(body, "top_logprobs", may_be_many ? -1 : 0, may_be_many ? INT32_MAX : UINT8_MAX)) {
     sampling.top_logprobs = static_cast<int32_t>(*top);
   }
   if (const Json* stop = reader.find(body, "stop")) {
@@ -41,14 +44,17 @@ void read_sampling(BodyReader& reader, const Json& body, const ApiPolicy& policy
     }
   }
   read_extensions(reader, body, policy, sampling);
+  read_length_fields(reader, body, policy, sampling);
 }
 
-void read_stream(BodyReader& reader, const Json& body, RequestDraft& draft) {
+void read_stream(BodyReader& reader, const Json& body, const ApiPolicy& policy, RequestDraft& draft) {
   auto& stream = draft.request.stream;
   stream.stream = reader.boolean_or(body, "stream", false);
+  if (policy.extensions) stream.interval = reader.integer(body, "stream_interval", 1, INT32_MAX).value_or(1);
   const Json* options = reader.find(body, "stream_options");
   if (options == nullptr || !reader.expect_object(*options, "struct with field `include_usage`")) return;
   draft.has_stream_options = true;
+  const auto scope = reader.enter("stream_options");
   stream.include_usage = reader.boolean_or(*options, "include_usage", false);
   stream.continuous_usage_stats = reader.boolean_or(*options, "continuous_usage_stats", false);
 }
@@ -56,10 +62,13 @@ void read_stream(BodyReader& reader, const Json& body, RequestDraft& draft) {
 void read_tools(BodyReader& reader, const Json& body, RequestDraft& draft) {
   const Json* tools = reader.objects(body, "tools", "a tool");
   if (tools == nullptr) return;
-  for (const auto& item : *tools) {
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const Json& item = (*tools)[i];
+    const auto scope = reader.enter("tools", i);
     reader.require_variant(item, "type", {"function"});
     const Json* function = reader.require(item, "function");
     if (function == nullptr || !reader.expect_object(*function, "a function definition")) return;
+    const auto function_scope = reader.enter("function");
     Tool tool;
     tool.name = reader.require_string(*function, "name");
     tool.description = reader.string(*function, "description");
@@ -75,6 +84,7 @@ void read_tool_choice(BodyReader& reader, const Json& body, RequestDraft& draft)
   const Json* choice = reader.find(body, "tool_choice");
   if (choice == nullptr) return;
   if (choice->is_object()) {
+    const auto scope = reader.enter("tool_choice");
     if (choice->empty()) reader.fail("expected one of `none`, `auto`, `required` or a tool");
     reader.require_variant(*choice, "type", {"function"});
     const Json* function = reader.require(*choice, "function");
@@ -96,6 +106,7 @@ void read_response_format(BodyReader& reader, const Json& body, RequestDraft& dr
   const Json* format = reader.find(body, "response_format");
   if (format == nullptr || !reader.expect_object(*format, "an object with field `type`")) return;
   draft.has_format = true;
+  const auto scope = reader.enter("response_format");
   const std::string type =
       reader.require_variant(*format, "type", {"json_object", "json_schema", "regex", "text"});
   if (type == "json_object") draft.format = ResponseFormat::json_object;
@@ -107,6 +118,7 @@ void read_response_format(BodyReader& reader, const Json& body, RequestDraft& dr
   draft.format = ResponseFormat::json_schema;
   const Json* holder = reader.require(*format, "json_schema");
   if (holder == nullptr || !reader.expect_object(*holder, "a named schema")) return;
+  const auto holder_scope = reader.enter("json_schema");
   reader.string(*holder, "name");
   draft.schema_is_strict = reader.boolean_or(*holder, "strict", false);
   const Json* schema = reader.require(*holder, "schema");
@@ -124,6 +136,7 @@ void read_template_fields(BodyReader& reader, const Json& body, const ApiPolicy&
   request.conversation.add_generation_prompt = reader.boolean_or(body, "add_generation_prompt", true);
   const Json* kwargs = reader.find(body, "chat_template_kwargs");
   if (kwargs == nullptr || !reader.expect_object(*kwargs, "a map")) return;
+  const auto scope = reader.enter("chat_template_kwargs");
   for (const char* key : {"thinking", "enable_thinking"}) {
     const auto value = reader.boolean(*kwargs, key);
     if (value && !draft.thinking) draft.thinking = value;
@@ -140,6 +153,7 @@ void read_structured_outputs(BodyReader& reader, const Json& body, const ApiPoli
                              RequestDraft& draft) {
   const Json* outputs = policy.extensions ? reader.find(body, "structured_outputs") : nullptr;
   if (outputs == nullptr || !reader.expect_object(*outputs, "a map")) return;
+  const auto scope = reader.enter("structured_outputs");
   auto& constraint = draft.request.constraint;
   int count = 0;
   for (const auto& [key, kind] : {std::pair{"json", Constraint::Kind::json},
@@ -160,26 +174,45 @@ void read_structured_outputs(BodyReader& reader, const Json& body, const ApiPoli
   if (count != 1) reader.fail("field `structured_outputs`: exactly one kind of constraint is expected");
 }
 
-/// Makes an assistant's message at the end the beginning of the answer.
-void continue_final_message(RequestDraft& draft) {
-  auto& messages = draft.request.conversation.messages;
-  if (messages.empty()) return;
-  if (messages.back().role == text::Role::assistant && messages.back().tool_calls.empty()) {
-    messages.back().is_prefix = true;
+/// What vLLM's fields say of the end of the conversation.
+struct FinalMessage {
+  bool continues = false;  // the assistant's message at the end is the beginning of the answer
+  bool asks_for_cue = false;
+};
+
+FinalMessage read_final_message(BodyReader& reader, const Json& body, const ApiPolicy& policy) {
+  if (!policy.extensions) return {};
+  return {reader.boolean_or(body, "continue_final_message", false),
+          reader.boolean_or(body, "add_generation_prompt", false)};
+}
+
+std::optional<ApiError> continue_final_message(const FinalMessage& final, RequestDraft& draft) {
+  if (!final.continues) return std::nullopt;
+  if (final.asks_for_cue) {
+    return ApiError::conversion(
+        "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+        "continue_final_message");
   }
+  auto& messages = draft.request.conversation.messages;
+  if (messages.empty() || messages.back().role != text::Role::assistant ||
+      !messages.back().tool_calls.empty()) {
+    return ApiError::conversion(
+        "`continue_final_message` needs a last message of the assistant, without tool calls.",
+        "continue_final_message");
+  }
+  messages.back().is_prefix = true;
+  return std::nullopt;
 }
 
 std::optional<ApiError> check_tool_names(const RequestDraft& draft) {
   for (size_t i = 0; i < draft.tools.size(); ++i) {
-    auto problem = check_tool_name(draft.tools[i].name, "tools[" + std::to_string(i) + "].function.name");
-    if (problem) return problem;
+    const std::string where = "tools[" + std::to_string(i) + "].function.name";
+    if (auto problem = check_tool_name(draft.tools[i].name, where)) return std::move(*problem).in(where);
   }
   return std::nullopt;
 }
 
-}  // namespace
-
-ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiPolicy& policy) {
+ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   RORQUAL_API_TRY_ASSIGN(const Json body, parse_body(text));
   BodyReader reader;
   RequestDraft draft;
@@ -193,17 +226,27 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiPolicy
   read_tool_choice(reader, body, draft);
   read_response_format(reader, body, draft);
   read_sampling(reader, body, policy, draft);
-  read_stream(reader, body, draft);
+  read_stream(reader, body, policy, draft);
   read_template_fields(reader, body, policy, draft);
   read_structured_outputs(reader, body, policy, draft);
-  const bool continues = policy.extensions && reader.boolean_or(body, "continue_final_message", false);
+  read_prompt_fields(reader, body, policy, draft.request.prompt);
+  check_fields_without_effect(reader, body, policy);
+  draft.request.echo = policy.extensions && reader.boolean_or(body, "echo", false);
+  const FinalMessage final = read_final_message(reader, body, policy);
   if (!reader.ok()) return reader.error();
 
   if (auto problem = check_model(draft.request.model, policy)) return *problem;
+  if (auto problem = refuse_fields(body, policy)) return *problem;
   if (auto problem = check_tool_names(draft)) return *problem;
   RORQUAL_API_TRY_ASSIGN(draft.request.conversation.messages, convert_chat_messages(raw));
-  if (continues) continue_final_message(draft);
+  if (auto problem = continue_final_message(final, draft)) return *problem;
   return finish_request(std::move(draft), policy);
+}
+
+}  // namespace
+
+ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiPolicy& policy) {
+  return in_policy_form(parse(text, policy), policy);
 }
 
 }  // namespace rorqual::api

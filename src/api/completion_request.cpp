@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions, /tokenize and /detokenize: body to request, vLLM's fields and rules.
 #include "api/body_reader.h"
+#include "api/extension_fields.h"
 #include "api/limits.h"
 #include "api/request.h"
 #include "api/request_draft.h"
@@ -87,12 +88,15 @@ void read_sampling(BodyReader& reader, const Json& body, const ApiPolicy& policy
     sampling.top_logprobs = static_cast<int32_t>(*logprobs);
   }
   read_extensions(reader, body, policy, sampling);
+  read_length_fields(reader, body, policy, sampling);
 }
 
-void read_stream(BodyReader& reader, const Json& body, StreamFields& stream) {
+void read_stream(BodyReader& reader, const Json& body, const ApiPolicy& policy, StreamFields& stream) {
   stream.stream = reader.boolean_or(body, "stream", false);
+  if (policy.extensions) stream.interval = reader.integer(body, "stream_interval", 1, INT32_MAX).value_or(1);
   const Json* options = reader.find(body, "stream_options");
   if (options == nullptr || !reader.expect_object(*options, "struct with field `include_usage`")) return;
+  const auto scope = reader.enter("stream_options");
   stream.include_usage = reader.boolean_or(*options, "include_usage", false);
   stream.continuous_usage_stats = reader.boolean_or(*options, "continuous_usage_stats", false);
 }
@@ -105,13 +109,18 @@ std::optional<ApiError> check_completion(RequestDraft& draft, const CompletionRe
   const auto top = sampling.top_logprobs;
   if (top && policy.max_logprobs >= 0 && (*top < 0 || *top > policy.max_logprobs)) {
     return ApiError::conversion("Invalid logprobs value, the valid range of logprobs is [0, " +
-                                std::to_string(policy.max_logprobs) + "]");
+                                    std::to_string(policy.max_logprobs) + "]",
+                                "logprobs");
   }
   if (*tokens == 0 && !request.echo && !sampling.prompt_logprobs) {
     return ApiError::conversion(
-        "max_tokens 0 needs echo or prompt_logprobs: there would be nothing to return");
+        "max_tokens 0 needs echo or prompt_logprobs: there would be nothing to return", "max_tokens");
   }
-  if (request.suffix && request.echo) return ApiError::conversion("echo cannot be used with suffix");
+  if (request.suffix && request.echo) return ApiError::conversion("echo cannot be used with suffix", "echo");
+  if (sampling.thinking_token_budget) {
+    return ApiError::conversion("`thinking_token_budget` needs a chat: a completion has no thinking part.",
+                                "thinking_token_budget");
+  }
   if (auto problem = check_stop(sampling.stop, draft.stop_is_single)) return problem;
   sampling.max_tokens = std::max<int64_t>(*tokens, 1);
   sampling.top_logprobs.reset();
@@ -124,9 +133,7 @@ std::optional<ApiError> check_completion(RequestDraft& draft, const CompletionRe
   return std::nullopt;
 }
 
-}  // namespace
-
-ApiResult<CompletionRequest> parse_completion_request(std::string_view text, const ApiPolicy& policy) {
+ApiResult<CompletionRequest> parse(std::string_view text, const ApiPolicy& policy) {
   RORQUAL_API_TRY_ASSIGN(const Json body, parse_body(text));
   BodyReader reader;
   RequestDraft draft;
@@ -138,15 +145,24 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view text, con
   request.add_special_tokens = reader.boolean_or(body, "add_special_tokens", true);
   request.request_id = reader.string(body, "request_id");
   read_sampling(reader, body, policy, draft);
-  read_stream(reader, body, request.stream);
+  read_stream(reader, body, policy, request.stream);
+  read_prompt_fields(reader, body, policy, request.prompt);
+  check_fields_without_effect(reader, body, policy);
   if (!reader.ok()) return reader.error();
   if (auto problem = check_model(request.model, policy)) return *problem;
+  if (auto problem = refuse_fields(body, policy)) return *problem;
   if (policy.extensions && reader.find(body, "structured_outputs") != nullptr) {
     return ApiError::conversion("structured_outputs is not supported in completions by this server yet.");
   }
   if (auto problem = check_completion(draft, request, policy)) return *problem;
   request.sampling = std::move(draft.request.sampling);
   return request;
+}
+
+}  // namespace
+
+ApiResult<CompletionRequest> parse_completion_request(std::string_view text, const ApiPolicy& policy) {
+  return in_policy_form(parse(text, policy), policy);
 }
 
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view text, const ApiPolicy& policy) {

@@ -80,7 +80,9 @@ std::vector<RawMessage> read_messages(BodyReader& reader, const Json& body) {
   std::vector<RawMessage> out;
   const Json* messages = reader.require(body, "messages");
   if (messages == nullptr || !reader.expect_array(*messages, "a sequence")) return out;
-  for (const auto& item : *messages) {
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const auto scope = reader.enter("messages", i);
+    const Json& item = (*messages)[i];
     if (!reader.expect_object(item, "a message")) return out;
     RawMessage raw;
     const std::string role = reader.require_variant(item, "role", {"user", "assistant", "system"});
@@ -89,7 +91,10 @@ std::vector<RawMessage> read_messages(BodyReader& reader, const Json& body) {
     if (content == nullptr) return out;
     raw.content = *content;
     if (content->is_array()) {
-      for (const auto& block : *content) read_block(reader, block);
+      for (size_t k = 0; k < content->size(); ++k) {
+        const auto block_scope = reader.enter("content", k);
+        read_block(reader, (*content)[k]);
+      }
     } else if (!content->is_string()) {
       reader.fail("expected a string or a list");
     }
@@ -125,13 +130,16 @@ struct RawTool {
   bool is_server = false;
 };
 
-std::vector<RawTool> read_tools(BodyReader& reader, const Json& body) {
+std::vector<RawTool> read_tools(BodyReader& reader, const Json& body, const ApiPolicy& policy) {
   std::vector<RawTool> out;
   const Json* tools = reader.objects(body, "tools", "a tool");
   if (tools == nullptr) return out;
-  for (const auto& item : *tools) {
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const auto scope = reader.enter("tools", i);
+    const Json& item = (*tools)[i];
     RawTool raw;
-    raw.is_server = reader.string(item, "type").has_value();
+    const auto type = reader.string(item, "type");
+    raw.is_server = type && !(policy.extensions && *type == "custom");  // "custom" is a tool of the client
     raw.tool.name = reader.require_string(item, "name");
     raw.tool.description = reader.string(item, "description");
     reader.boolean(item, "strict");  // accepted, without effect in this protocol
@@ -405,25 +413,36 @@ ApiResult<std::vector<Message>> convert_messages(const std::vector<RawMessage>& 
   return messages;
 }
 
-}  // namespace
+/// Effort, and the format of the text, which the official service does not know here.
+void read_output_config(BodyReader& reader, const Json& body, const ApiPolicy& policy, RequestDraft& draft) {
+  const Json* config = reader.find(body, "output_config");
+  if (config == nullptr || !reader.expect_object(*config, "an output configuration")) return;
+  const auto scope = reader.enter("output_config");
+  read_effort(reader, *config, "effort", policy, draft);
+  const Json* format = policy.extensions ? reader.find(*config, "format") : nullptr;
+  if (format == nullptr || !reader.expect_object(*format, "a format")) return;
+  const auto format_scope = reader.enter("format");
+  reader.require_variant(*format, "type", {"json_schema"});
+  draft.has_format = true;
+  draft.format = ResponseFormat::json_schema;
+  if (const Json* schema = reader.require(*format, "schema")) draft.schema = *schema;
+}
 
-ApiResult<ChatRequest> parse_messages_request(std::string_view text, const ApiPolicy& policy) {
+ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   RORQUAL_API_TRY_ASSIGN(const Json body, parse_body(text));
   BodyReader reader;
   RequestDraft draft;
   auto& request = draft.request;
   request.protocol = Protocol::messages;
   draft.clamps_max_tokens = true;
+  request.lowers_max_tokens = policy.extensions;
   request.model = reader.require_string(body, "model");
   const std::vector<RawMessage> raw = read_messages(reader, body);
   const auto system = read_system(reader, body);
-  std::vector<RawTool> tools = read_tools(reader, body);
+  std::vector<RawTool> tools = read_tools(reader, body, policy);
   read_tool_choice(reader, body, draft);
   read_thinking(reader, body, draft);
-  if (const Json* config = reader.find(body, "output_config"); config != nullptr) {
-    if (reader.expect_object(*config, "an output configuration"))
-      read_effort(reader, *config, "effort", policy, draft);
-  }
+  read_output_config(reader, body, policy, draft);
   draft.temperature = reader.number(body, "temperature");
   draft.top_p = reader.number(body, "top_p");
   if (const auto tokens = reader.unsigned_integer(body, "max_tokens", UINT32_MAX)) {
@@ -442,6 +461,12 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view text, const ApiPo
   if (auto problem = convert_tools(std::move(tools), draft)) return *problem;
   RORQUAL_API_TRY_ASSIGN(request.conversation.messages, convert_messages(raw, draft.tools, system));
   return finish_request(std::move(draft), policy);
+}
+
+}  // namespace
+
+ApiResult<ChatRequest> parse_messages_request(std::string_view text, const ApiPolicy& policy) {
+  return in_policy_form(parse(text, policy), policy);
 }
 
 }  // namespace rorqual::api

@@ -17,6 +17,7 @@ struct ApiPolicy {
   bool apply_penalties = true;           // false: penalties are validated, then ignored
   bool max_completion_tokens = true;     // overrides max_tokens; false: ignored
   bool extensions = true;                // vLLM's fields (top_k, min_p, prompt_logprobs, …); false: ignored
+  bool names_fields = true;  // errors say which field is at fault (`param`); false: null, as official
   bool force_tools_in_thinking = false;  // false: 400 for tool_choice required/named with thinking on
   int32_t max_choices = 16;              // n
   int32_t max_top_logprobs = 20;

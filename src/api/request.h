@@ -38,6 +38,19 @@ struct Constraint {
   const char* kind_name() const;
 };
 
+/// vLLM's repetition_detection: the answer ends when its last tokens are `min_count` times the same pattern
+/// of min_size to max_size tokens.
+struct RepetitionLimit {
+  int64_t min_size = 1, max_size = 0, min_count = 2;
+};
+
+/// What happens to the prompt between the tokenizer and the engine.
+struct PromptFields {
+  std::optional<int64_t> truncate_tokens;  // most tokens to keep, -1 = what the context has room for
+  bool truncates_end = false;              // drops the last tokens instead of the first ones
+  bool returns_text = false;
+};
+
 /// Sampling fields after validation; names as in runtime::SamplingParams.
 struct SamplingFields {
   std::optional<int64_t> max_tokens;  // as sent; resolve_max_tokens gives the value to use
@@ -65,10 +78,12 @@ struct SamplingFields {
   std::vector<int32_t> logprob_token_ids;
   bool skip_special_tokens = true;
   int32_t priority = 0;
-  std::string cache_salt;                     // vLLM: requests of different salts share no cached prefix
-  bool skip_reading_prefix_cache = false;     // vLLM's name
-  std::optional<int64_t> replay_trim;         // our own: 0 = exact
-  std::optional<int32_t> speculative_tokens;  // our own: most drafts of a step, 0 = none
+  std::string cache_salt;                        // vLLM: requests of different salts share no cached prefix
+  bool skip_reading_prefix_cache = false;        // vLLM's name
+  std::optional<int64_t> replay_trim;            // our own: 0 = exact
+  std::optional<int32_t> speculative_tokens;     // our own: most drafts of a step, 0 = none
+  std::optional<int64_t> thinking_token_budget;  // tokens of thinking before </think> is forced
+  std::optional<RepetitionLimit> repetition;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
 };
@@ -77,6 +92,15 @@ struct StreamFields {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage_stats = false;
+  int64_t interval = 1;  // tokens of one piece, at least
+};
+
+/// How a tool is called in answers of the Responses API, by its name in the prompt.
+struct ToolOrigin {
+  std::string wire_name;
+  std::string name_space;  // "" = none
+  std::string name;
+  bool is_custom = false;  // takes text, not arguments
 };
 
 struct ChatRequest {
@@ -87,6 +111,12 @@ struct ChatRequest {
   SamplingFields sampling;
   Constraint constraint;
   StreamFields stream;
+  PromptFields prompt;
+  bool lowers_max_tokens = false;        // to the room that the prompt leaves, instead of an error
+  bool echo = false;                     // the answer repeats the message that it continues
+  std::vector<ToolOrigin> tool_origins;  // Responses: those that differ from their name in the prompt
+  /// Responses: fields that the answer repeats, name and JSON text, in this order.
+  std::vector<std::pair<std::string, std::string>> repeated_fields;
   bool include_reasoning = true;
   bool parallel_tool_calls = true;
   std::optional<std::string> request_id;
@@ -108,6 +138,7 @@ struct CompletionRequest {
   bool add_special_tokens = true;
   SamplingFields sampling;  // max_tokens always set (default 16)
   StreamFields stream;
+  PromptFields prompt;
   std::optional<std::string> request_id;
 };
 
@@ -117,7 +148,8 @@ struct TokenizeRequest {
   bool return_token_strs = false;
 };
 
-/// Bodies are JSON text (depth at most 128, duplicate keys: the last value wins).
+/// Bodies are JSON text (depth at most 128, duplicate keys: the last value wins). Errors name the field at
+/// fault in `param`, unless the policy is the official one.
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ApiPolicy& policy);
 ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ApiPolicy& policy);
 ApiResult<ChatRequest> parse_responses_request(std::string_view body, const ApiPolicy& policy);
@@ -125,9 +157,9 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ApiPolicy& policy);
 ApiResult<std::vector<int32_t>> parse_detokenize_request(std::string_view body);
 
-/// Number of new tokens to allow: the explicit value if prompt + value fits the context (else the official
-/// 400), else the default of the mode (chat 8192, thinking 65536, full effort 131072) lowered to the room
-/// left, at least 1.
+/// Number of new tokens to allow: the explicit value if prompt + value fits the context (else the room left
+/// if the request may be lowered, or the official 400), else the default of the mode (chat 8192, thinking
+/// 65536, full effort 131072) lowered to the room left, at least 1.
 ApiResult<int64_t> resolve_max_tokens(const ChatRequest& request, int64_t prompt_tokens,
                                       int64_t max_model_len);
 

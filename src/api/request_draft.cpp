@@ -20,7 +20,8 @@ constexpr int64_t kDefaultTokensThinking = 65536;
 constexpr int64_t kDefaultTokensFullEffort = 131072;
 
 ApiError range_error(const std::string& field, const std::string& range) {
-  return ApiError::conversion("Invalid " + field + " value, the valid range of " + field + " is " + range);
+  return ApiError::conversion("Invalid " + field + " value, the valid range of " + field + " is " + range,
+                              field);
 }
 
 int32_t effort_of(const RequestDraft& draft) {
@@ -33,7 +34,7 @@ int32_t effort_of(const RequestDraft& draft) {
 std::optional<ApiError> resolve_tools(RequestDraft& draft, const ApiPolicy& policy) {
   const bool inactive = draft.tool_choice == ToolChoice::none;
   if (auto problem = check_and_normalise_tools(draft.tools, inactive)) {
-    return problem;
+    return std::move(*problem).in("tools");
   }
   if (draft.tools.empty()) draft.tool_choice = ToolChoice::none;
   if (draft.tool_choice == ToolChoice::named) {
@@ -41,13 +42,14 @@ std::optional<ApiError> resolve_tools(RequestDraft& draft, const ApiPolicy& poli
                                  [&](const Tool& tool) { return tool.name == draft.chosen_tool; });
     if (it == draft.tools.end()) {
       return ApiError::conversion("Invalid value for 'tool_call': no function named '" + draft.chosen_tool +
-                                  "' was specified in the 'tools' parameter.");
+                                      "' was specified in the 'tools' parameter.",
+                                  "tool_choice");
     }
     draft.tools = std::vector<Tool>{*it};
   }
   const bool forced = draft.tool_choice == ToolChoice::required || draft.tool_choice == ToolChoice::named;
   if (forced && draft.request.conversation.thinking && !policy.force_tools_in_thinking) {
-    return ApiError::conversion("Thinking mode does not support this tool_choice");
+    return ApiError::conversion("Thinking mode does not support this tool_choice", "tool_choice");
   }
   return std::nullopt;
 }
@@ -56,12 +58,13 @@ std::optional<ApiError> check_prefix(const RequestDraft& draft) {
   const auto& messages = draft.request.conversation.messages;
   if (messages.empty() || !messages.back().is_prefix) return std::nullopt;
   if (draft.format == ResponseFormat::json_object) {
-    return ApiError::conversion("response_format json_object should not be used with prefix");
+    return ApiError::conversion("response_format json_object should not be used with prefix",
+                                "response_format");
   }
   const bool has_calls = std::any_of(messages.begin(), messages.end(),
                                      [](const text::Message& m) { return !m.tool_calls.empty(); });
   if (!draft.tools.empty() || has_calls)
-    return ApiError::conversion("Function call should not be used with prefix");
+    return ApiError::conversion("Function call should not be used with prefix", "messages");
   return std::nullopt;
 }
 
@@ -85,10 +88,10 @@ std::optional<ApiError> resolve_format(RequestDraft& draft) {
   Json schema = *draft.schema;
   if (!draft.schema_is_strict) {
     const std::string problem = schema_problem(schema);
-    if (!problem.empty()) return ApiError::conversion("Invalid json schema: " + problem);
+    if (!problem.empty()) return ApiError::conversion("Invalid json schema: " + problem, "response_format");
   } else {
     auto normal = normalise_strict_schema(schema, false);
-    if (!normal.ok()) return normal.error();
+    if (!normal.ok()) return ApiError(normal.error()).in("response_format");
     schema = *std::move(normal);
   }
   request.constraint = {Constraint::Kind::json, text::json_text(schema, text::JsonStyle::compact)};
@@ -151,6 +154,7 @@ bool read_effort(BodyReader& reader, const Json& object, const char* key, const 
 void read_thinking(BodyReader& reader, const Json& body, RequestDraft& draft) {
   const Json* thinking = reader.find(body, "thinking");
   if (thinking == nullptr || !reader.expect_object(*thinking, "struct with field `type`")) return;
+  const auto scope = reader.enter("thinking");
   reader.unsigned_integer(*thinking, "budget_tokens", UINT64_MAX);
   draft.thinking =
       reader.require_variant(*thinking, "type", {"adaptive", "enabled", "disabled"}) != "disabled";
@@ -219,8 +223,8 @@ std::optional<ApiError> check_model(const std::string& model, const ApiPolicy& p
   std::string list;
   for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
   if (policy.unknown_model_status == 400) {
-    return ApiError::conversion("The supported API model names are " + list + ", but you passed " + model +
-                                ".");
+    return ApiError::conversion(
+        "The supported API model names are " + list + ", but you passed " + model + ".", "model");
   }
   ApiError error =
       ApiError::conversion("The model `" + model + "` does not exist. Served here: " + list + ".");
@@ -232,13 +236,14 @@ std::optional<ApiError> check_model(const std::string& model, const ApiPolicy& p
 
 std::optional<ApiError> check_stop(const std::vector<std::string>& stop, bool is_single) {
   if (stop.size() > kMaxStops)
-    return ApiError::conversion("Stop string array too long: " + std::to_string(stop.size()));
+    return ApiError::conversion("Stop string array too long: " + std::to_string(stop.size()), "stop");
   for (size_t i = 0; i < stop.size(); ++i) {
     if (!stop[i].empty()) continue;
     const std::string where = is_single ? "'stop'" : "'stop[" + std::to_string(i) + "]'";
     return ApiError::conversion("Invalid " + where +
-                                ": empty string. Expected a string with minimum length 1, but got an "
-                                "empty string instead.");
+                                    ": empty string. Expected a string with minimum length 1, but got an "
+                                    "empty string instead.",
+                                "stop");
   }
   return std::nullopt;
 }
@@ -248,7 +253,7 @@ namespace {
 std::optional<ApiError> resolve_numbers(RequestDraft& draft, const ApiPolicy& policy) {
   auto& sampling = draft.request.sampling;
   if (draft.n && policy.max_choices == 1 && *draft.n != 1) {
-    return ApiError::conversion("Invalid n value (currently only n = 1 is supported)");
+    return ApiError::conversion("Invalid n value (currently only n = 1 is supported)", "n");
   }
   if (draft.n && (*draft.n < 1 || *draft.n > static_cast<uint64_t>(policy.max_choices))) {
     return range_error("n", "[1, " + std::to_string(policy.max_choices) + "]");
@@ -305,7 +310,8 @@ std::optional<ApiError> check_extensions(const SamplingFields& sampling, const A
     if (!(bias >= -100 && bias <= 100)) return range_error("logit_bias", "[-100, 100]");
   }
   if (!sampling.prompt_logprobs) return std::nullopt;
-  if (stream) return ApiError::conversion("`prompt_logprobs` are not available when `stream=True`.");
+  if (stream)
+    return ApiError::conversion("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs");
   const bool over = policy.max_logprobs >= 0 &&
                     (*sampling.prompt_logprobs < 0 || *sampling.prompt_logprobs > policy.max_logprobs);
   if (over) return range_error("prompt_logprobs", "[0, " + std::to_string(policy.max_logprobs) + "]");
@@ -320,12 +326,18 @@ std::optional<ApiError> resolve_sampling(RequestDraft& draft, const ApiPolicy& p
   if (sampling.top_logprobs) {
     if (!sampling.logprobs) {
       return ApiError::conversion(
-          "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used.");
+          "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used.",
+          "top_logprobs");
     }
-    if (*sampling.top_logprobs > policy.max_top_logprobs) {
+    const bool is_all = *sampling.top_logprobs == -1 && policy.max_logprobs < 0;
+    if (!is_all && (*sampling.top_logprobs < 0 || *sampling.top_logprobs > policy.max_top_logprobs)) {
       return ApiError::conversion("Invalid top_logprobs value, the valid range of top_logprobs is [0, " +
-                                  std::to_string(policy.max_top_logprobs) + "].");
+                                      std::to_string(policy.max_top_logprobs) + "].",
+                                  "top_logprobs");
     }
+  }
+  if (!sampling.logprob_token_ids.empty() && !sampling.logprobs) {
+    return ApiError::conversion("`logprob_token_ids` needs `logprobs`.", "logprob_token_ids");
   }
   if (sampling.max_tokens) {
     if (draft.clamps_max_tokens)
@@ -336,7 +348,7 @@ std::optional<ApiError> resolve_sampling(RequestDraft& draft, const ApiPolicy& p
   }
   if (draft.seed) {
     if (*draft.seed > static_cast<uint64_t>(INT64_MAX)) {
-      return ApiError::conversion("Invalid seed value, the valid range of seed is [0, 2^63)");
+      return ApiError::conversion("Invalid seed value, the valid range of seed is [0, 2^63)", "seed");
     }
     sampling.seed = draft.seed;
   }
@@ -348,17 +360,18 @@ ApiResult<ChatRequest> finish_request(RequestDraft draft, const ApiPolicy& polic
   request.conversation.thinking = draft.thinking.value_or(draft.effort_name != "none");
   request.conversation.effort = effort_of(draft);
   if (draft.format == ResponseFormat::json_object && !mentions_json(request.conversation.messages)) {
-    return ApiError::conversion(draft.json_word_message);
+    return ApiError::conversion(draft.json_word_message, "messages");
   }
   if (auto problem = resolve_tools(draft, policy)) return *problem;
   if (auto problem = check_prefix(draft)) return *problem;
   if (auto problem = check_stop(request.sampling.stop, draft.stop_is_single)) return *problem;
   if (draft.has_stream_options && !request.stream.stream) {
-    return ApiError::conversion("stream_options should be set along with stream = true");
+    return ApiError::conversion("stream_options should be set along with stream = true", "stream_options");
   }
   if (auto problem = resolve_format(draft)) return *problem;
   if (draft.tool_choice != ToolChoice::none) {
-    if (auto problem = check_strict_use(draft.tools, draft.has_format)) return *problem;
+    if (auto problem = check_strict_use(draft.tools, draft.has_format))
+      return std::move(*problem).in("tools");
   }
   if (auto problem = resolve_sampling(draft, policy)) return *problem;
   resolve_parsing(draft);
@@ -420,6 +433,7 @@ ApiPolicy ApiPolicy::official(std::vector<std::string> names) {
   policy.apply_penalties = false;
   policy.max_completion_tokens = false;
   policy.extensions = false;
+  policy.names_fields = false;
   policy.max_choices = 1;
   return policy;
 }
@@ -435,8 +449,10 @@ ApiResult<int64_t> resolve_max_tokens(const ChatRequest& request, int64_t prompt
                                       int64_t max_model_len) {
   const int64_t room = max_model_len - prompt_tokens;
   const auto& asked = request.sampling.max_tokens;
+  if (asked && *asked > room && room > 0 && request.lowers_max_tokens) return room;
   if (asked ? *asked > room : room < 0) {
-    return ApiError::conversion(context_overflow_message(max_model_len, prompt_tokens, asked.value_or(0)));
+    return ApiError::conversion(context_overflow_message(max_model_len, prompt_tokens, asked.value_or(0)),
+                                asked && *asked > max_model_len ? "max_tokens" : "messages");
   }
   if (asked) return *asked;
   int64_t tokens = kDefaultTokensChat;

@@ -58,6 +58,15 @@ std::optional<ApiError> resolve_sampling(RequestDraft& draft, const ApiPolicy& p
 /// Tools, response format, mode, constraint, parser options, sampling: everything after the messages.
 ApiResult<ChatRequest> finish_request(RequestDraft draft, const ApiPolicy& policy);
 
+/// The result of a parser as the policy wants it: the official form has no field names in errors.
+template <class T>
+ApiResult<T> in_policy_form(ApiResult<T> result, const ApiPolicy& policy) {
+  if (result.ok() || policy.names_fields) return result;
+  ApiError error = result.error();
+  error.param.clear();
+  return error;
+}
+
 /// True if "json" stands somewhere in the text of a message, in any case.
 bool mentions_json(const std::vector<text::Message>& messages);
 

@@ -90,7 +90,7 @@ TEST(JsonValues, AreCountedOutsideOfStrings) {
 }
 
 TEST(ChatRequest, GivesTheOfficialErrorBody) {
-  EXPECT_EQ(chat_error(R"("top_p":0)").body(),
+  EXPECT_EQ(chat_error(R"("top_p":0)", ApiPolicy::official({"m"})).body(),
             R"({"error":{"message":"Invalid top_p value, the valid range of top_p is (0, 1.0]",)"
             R"("type":"invalid_request_error","param":null,"code":"invalid_request_error"}})");
 }
@@ -164,6 +164,54 @@ TEST(TokenizeRequest, TakesPromptOrMessages) {
   for (const std::string tokens : {"[-1]", "null", "5", "\"a\"", "[null]"}) {
     EXPECT_FALSE(parse_detokenize_request("{\"tokens\":" + tokens + "}").ok()) << tokens;
   }
+}
+
+TEST(ChatRequest, ErrorsNameTheirFieldUnlessThePolicyIsTheOfficialOne) {
+  for (const auto& [fields, param] :
+       {std::pair{R"("temperature":3)", "temperature"}, {R"("thinking":{"type":"x"})", "thinking.type"}}) {
+    EXPECT_EQ(chat_error(fields).param, param);
+    EXPECT_EQ(chat_error(fields, ApiPolicy::official({"m"})).param, "");
+  }
+}
+
+TEST(ResponsesRequest, KeepsWhereAToolCameFrom) {
+  const auto request = parse_responses_request(
+      R"({"model":"m","input":"q","tools":[{"type":"custom","name":"apply_patch"},{"type":"namespace","name":"n",
+          "tools":[{"type":"function","name":"f"}]},{"type":"function","name":"g"}]})",
+      open_policy());
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  ASSERT_EQ(request->tool_origins.size(), 2u);
+  EXPECT_EQ(request->tool_origins[0].wire_name, "apply_patch");
+  EXPECT_TRUE(request->tool_origins[0].is_custom);
+  EXPECT_EQ(request->tool_origins[1].wire_name, "n::f");
+  EXPECT_EQ(request->tool_origins[1].name_space, "n");
+  EXPECT_EQ(request->tool_origins[1].name, "f");
+}
+
+TEST(ResponsesRequest, RefusesWhatNeedsStoredStateUnlessThePolicyIsTheOfficialOne) {
+  const std::string body = R"({"model":"m","input":"q","previous_response_id":"r"})";
+  EXPECT_FALSE(parse_responses_request(body, open_policy()).ok());
+  EXPECT_TRUE(parse_responses_request(body, ApiPolicy::official({"m"})).ok());
+}
+
+TEST(MessagesRequest, TakesCustomToolsAndTheFormatOfTheText) {
+  const auto body = [](const std::string& fields) {
+    return R"({"model":"m","messages":[{"role":"user","content":"q"}],)" + fields + "}";
+  };
+  const std::string tool = R"("tools":[{"type":"custom","name":"f","input_schema":{"type":"object"}}])";
+  const auto request = parse_messages_request(body(tool), open_policy());
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(request->conversation.tool_schemas.size(), 1u);
+  EXPECT_FALSE(parse_messages_request(body(tool), ApiPolicy::official({"m"})).ok());
+  const auto with_format = parse_messages_request(
+      body(R"("output_config":{"format":{"type":"json_schema","schema":{"type":"object"}}})"), open_policy());
+  ASSERT_TRUE(with_format.ok()) << with_format.error().message;
+  EXPECT_EQ(with_format->constraint.kind, Constraint::Kind::json);
+  EXPECT_EQ(with_format->constraint.text, R"({"type":"object"})");
+  const auto wrong =
+      parse_messages_request(body(R"("output_config":{"format":{"type":"xml"}})"), open_policy());
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().param, "output_config.format.type");
 }
 
 }  // namespace

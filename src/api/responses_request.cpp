@@ -25,7 +25,9 @@ void read_content(BodyReader& reader, const Json& content, const char* problem) 
     reader.fail(problem);
     return;
   }
-  for (const auto& part : content) {
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const auto scope = reader.enter("content", i);
     if (!reader.expect_object(part, "a content block")) return;
     const std::string type =
         reader.require_variant(part, "type", {"input_text", "output_text", "input_image", "input_file"});
@@ -76,7 +78,10 @@ void read_input(BodyReader& reader, const Json& body) {
     reader.fail("input should be a string or a list of input items");
     return;
   }
-  for (const auto& item : *input) read_item(reader, item);
+  for (size_t i = 0; i < input->size(); ++i) {
+    const auto scope = reader.enter("input", i);
+    read_item(reader, (*input)[i]);
+  }
 }
 
 Tool read_function(BodyReader& reader, const Json& item) {
@@ -100,7 +105,9 @@ std::vector<RawTool> read_tools(BodyReader& reader, const Json& body) {
   std::vector<RawTool> out;
   const Json* tools = reader.objects(body, "tools", "a tool");
   if (tools == nullptr) return out;
-  for (const auto& item : *tools) {
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const auto scope = reader.enter("tools", i);
+    const Json& item = (*tools)[i];
     RawTool raw;
     raw.type = reader.require_string(item, "type");
     if (raw.type == "function") raw.tool = read_function(reader, item);
@@ -108,9 +115,10 @@ std::vector<RawTool> read_tools(BodyReader& reader, const Json& body) {
     if (raw.type == "namespace") {
       raw.tool.description = reader.string(item, "description");
       const Json* members = reader.objects(item, "tools", "a tool");
-      for (size_t i = 0; members != nullptr && i < members->size(); ++i) {
-        const std::string type = reader.require_string((*members)[i], "type");
-        raw.members.emplace_back(type, read_function(reader, (*members)[i]));
+      for (size_t k = 0; members != nullptr && k < members->size(); ++k) {
+        const auto member_scope = reader.enter("tools", k);
+        const std::string type = reader.require_string((*members)[k], "type");
+        raw.members.emplace_back(type, read_function(reader, (*members)[k]));
       }
     }
     out.push_back(std::move(raw));
@@ -166,7 +174,7 @@ std::string wire_name(const std::string& name_space, const std::string& name, st
 }
 
 std::optional<ApiError> convert_namespace(const RawTool& raw, const std::string& where,
-                                          std::set<std::string>& taken, std::vector<Tool>& tools) {
+                                          std::set<std::string>& taken, RequestDraft& draft) {
   if (auto problem = check_tool_name(raw.tool.name, where + ".name")) return problem;
   std::set<std::string> names;
   for (size_t i = 0; i < raw.members.size(); ++i) {
@@ -185,18 +193,19 @@ std::optional<ApiError> convert_namespace(const RawTool& raw, const std::string&
     tool.name = wire_name(raw.tool.name, member.name, taken);
     const std::string prefix = raw.tool.description.value_or("");
     if (!prefix.empty()) tool.description = prefix + "\n" + tool.description.value_or("");
-    tools.push_back(std::move(tool));
+    draft.request.tool_origins.push_back({tool.name, raw.tool.name, member.name});
+    draft.tools.push_back(std::move(tool));
   }
   return std::nullopt;
 }
 
-std::optional<ApiError> convert_tools(const std::vector<RawTool>& raw, std::vector<Tool>& tools) {
+std::optional<ApiError> convert_tools(const std::vector<RawTool>& raw, RequestDraft& draft) {
   std::set<std::string> taken;
   for (size_t i = 0; i < raw.size(); ++i) {
     const std::string where = "tools[" + std::to_string(i) + "]";
     if (raw[i].type == "function") {
       if (auto problem = check_tool_name(raw[i].tool.name, where + ".name")) return problem;
-      tools.push_back(raw[i].tool);
+      draft.tools.push_back(raw[i].tool);
     } else if (raw[i].type == "custom") {
       if (raw[i].tool.name != "apply_patch") {
         return ApiError::conversion("Unsupported custom tool: '" + raw[i].tool.name +
@@ -206,9 +215,10 @@ std::optional<ApiError> convert_tools(const std::vector<RawTool>& raw, std::vect
       tool.name = raw[i].tool.name;
       tool.description = std::string(kApplyPatchDescription);
       tool.parameters_json = std::string(kApplyPatchParameters);
-      tools.push_back(std::move(tool));
+      draft.request.tool_origins.push_back({tool.name, "", tool.name, /*is_custom=*/true});
+      draft.tools.push_back(std::move(tool));
     } else if (raw[i].type == "namespace") {
-      if (auto problem = convert_namespace(raw[i], where, taken, tools)) return problem;
+      if (auto problem = convert_namespace(raw[i], where, taken, draft)) return problem;
     }
   }
   return std::nullopt;
@@ -414,15 +424,67 @@ void read_sampling(BodyReader& reader, const Json& body, const ApiPolicy& policy
     sampling.logprobs = true;
     sampling.top_logprobs = static_cast<int32_t>(*top);
   }
+  if (policy.extensions) {
+    const auto included = reader.strings(body, "include");
+    if (std::find(included.begin(), included.end(), "message.output_text.logprobs") != included.end()) {
+      sampling.logprobs = true;
+    }
+  }
   draft.request.stream.stream = reader.boolean_or(body, "stream", false);
   if (policy.extensions)
     draft.request.parallel_tool_calls = reader.boolean_or(body, "parallel_tool_calls", true);
   reader.string(body, "user");
 }
 
-}  // namespace
+/// What would need answers of the past, which this server does not keep: better an error than an answer
+/// without them. The official service ignores these fields.
+std::optional<ApiError> refuse_stored_state(const Json& body, const ApiPolicy& policy) {
+  if (!policy.extensions) return std::nullopt;
+  const BodyReader reader;
+  for (const char* name : {"previous_response_id", "conversation"}) {
+    if (reader.find(body, name) == nullptr) continue;
+    return ApiError::conversion("`" + std::string(name) +
+                                    "` is not supported: this server stores no responses (`store` is false). "
+                                    "Send the whole conversation as `input`.",
+                                name);
+  }
+  if (const Json* background = reader.find(body, "background");
+      background != nullptr && *background != false) {
+    return ApiError::conversion("`background` is not supported: this server stores no responses.",
+                                "background");
+  }
+  if (reader.find(body, "prompt") != nullptr) {
+    return ApiError::conversion("`prompt` is not supported: this server stores no prompt templates.",
+                                "prompt");
+  }
+  return std::nullopt;
+}
 
-ApiResult<ChatRequest> parse_responses_request(std::string_view text, const ApiPolicy& policy) {
+/// The fields of the request that an answer has, too: as sent, else the value in force.
+void keep_repeated_fields(const Json& body, ChatRequest& request) {
+  const BodyReader reader;
+  const auto keep = [&](const char* name, Json fallback) {
+    const Json* sent = reader.find(body, name);
+    request.repeated_fields.emplace_back(
+        name, text::json_text(sent == nullptr ? fallback : *sent, text::JsonStyle::compact));
+  };
+  const Json null;
+  keep("instructions", null);
+  keep("max_output_tokens", null);
+  keep("metadata", Json::object());
+  keep("parallel_tool_calls", true);
+  keep("reasoning", Json{{"effort", null}, {"summary", null}});
+  keep("temperature", 1.0);
+  keep("text", Json{{"format", {{"type", "text"}}}});
+  keep("tool_choice", "auto");
+  keep("tools", Json::array());
+  keep("top_logprobs", 0);
+  keep("top_p", 1.0);
+  keep("truncation", "disabled");
+  keep("user", null);
+}
+
+ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   RORQUAL_API_TRY_ASSIGN(const Json body, parse_body(text));
   BodyReader reader;
   RequestDraft draft;
@@ -446,9 +508,19 @@ ApiResult<ChatRequest> parse_responses_request(std::string_view text, const ApiP
   if (!reader.ok()) return reader.error();
 
   if (auto problem = check_model(request.model, policy)) return *problem;
-  if (auto problem = convert_tools(tools, draft.tools)) return *problem;
-  RORQUAL_API_TRY_ASSIGN(request.conversation.messages, convert_input(body, instructions));
+  if (auto problem = refuse_stored_state(body, policy)) return *problem;
+  if (auto problem = convert_tools(tools, draft)) return std::move(*problem).in("tools");
+  auto messages = convert_input(body, instructions);
+  if (!messages.ok()) return ApiError(messages.error()).in("input");
+  request.conversation.messages = *std::move(messages);
+  keep_repeated_fields(body, request);
   return finish_request(std::move(draft), policy);
+}
+
+}  // namespace
+
+ApiResult<ChatRequest> parse_responses_request(std::string_view text, const ApiPolicy& policy) {
+  return in_policy_form(parse(text, policy), policy);
 }
 
 }  // namespace rorqual::api

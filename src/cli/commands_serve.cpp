@@ -11,6 +11,7 @@
 #include "cli/resolve.h"
 #include "cli/reuse_options.h"
 #include "cli/values.h"
+#include "cli/vllm_options.h"
 #include "server/limits.h"
 #include "tools/chat.h"
 #include "tools/serve.h"
@@ -90,28 +91,65 @@ Options server_options() {
        .default_value = "on"}};
 }
 
-/// Times, and the table of all limits.
-Options time_options() {
-  return {{.name = "limits",
+Options form_options() {
+  return {{.name = "usage-chunk",
+           .kind = OptionKind::choice,
+           .group = "server",
+           .help = "usage in streams: official = always, on the last chunk; openai = if asked for, in a "
+                   "chunk of its own",
+           .value_name = "FORM",
+           .default_value = "official",
+           .choices = "official|openai"},
+          {.name = "reasoning-alias",
            .kind = OptionKind::flag,
            .group = "server",
-           .help = "print the limits on requests as a table, with --json as an object, and exit"},
-          {.name = "shutdown-timeout",
-           .kind = OptionKind::real,
+           .help = "thinking also as `reasoning`, vLLM's name, beside `reasoning_content`"},
+          {.name = "stream-interval",
+           .kind = OptionKind::integer,
            .group = "server",
-           .help = "seconds that running requests get to finish after SIGTERM",
-           .value_name = "SECONDS",
-           .default_value = "30",
-           .min = 0,
-           .max = 86400},
-          {.name = "step-timeout",
-           .kind = OptionKind::real,
-           .group = "server",
-           .help = "seconds of one step after which /health and /ready say 503 until it ends, 0 = no limit",
-           .value_name = "SECONDS",
-           .default_value = "3600",
-           .min = 0,
-           .max = 1e6}};
+           .help = "tokens of a piece of a stream, at least; the first piece and the last one never wait",
+           .value_name = "N",
+           .default_value = "1",
+           .min = 1,
+           .max = 1'000'000}};
+}
+
+/// Times, and the table of all limits.
+Options time_options() {
+  return {
+      {.name = "limits",
+       .kind = OptionKind::flag,
+       .group = "server",
+       .help = "print the limits on requests as a table, with --json as an object, and exit"},
+      {.name = "keep-alive-interval",
+       .kind = OptionKind::real,
+       .group = "server",
+       .help = "seconds of silence of a stream before a comment line is sent",
+       .value_name = "SECONDS",
+       .default_value = "5",
+       .min = 0.001,
+       .max = 86400},
+      {.name = "keep-alive-lines",
+       .kind = OptionKind::flag,
+       .group = "server",
+       .help =
+           "blank lines while an answer in one piece is awaited: a failure after the first comes with 200"},
+      {.name = "shutdown-timeout",
+       .kind = OptionKind::real,
+       .group = "server",
+       .help = "seconds that running requests get to finish after SIGTERM",
+       .value_name = "SECONDS",
+       .default_value = "30",
+       .min = 0,
+       .max = 86400},
+      {.name = "step-timeout",
+       .kind = OptionKind::real,
+       .group = "server",
+       .help = "seconds of one step after which /health and /ready say 503 until it ends, 0 = no limit",
+       .value_name = "SECONDS",
+       .default_value = "3600",
+       .min = 0,
+       .max = 1e6}};
 }
 
 Options engine_choice() {
@@ -182,6 +220,10 @@ Result<std::vector<std::string>> api_keys(const Values& values) {
   return keys;
 }
 
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+}
+
 Status serve(const Values& values) {
   tools::ServeOptions options;
   RORQUAL_TRY_ASSIGN(options.open, open_options(values));
@@ -210,8 +252,13 @@ Status serve(const Values& values) {
   options.server.uses_priority = values.text("scheduling-policy") == "priority";
   options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));
   options.server.access_log = values.flag("access-log");
-  options.server.shutdown_timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(1000 * values.real("shutdown-timeout")));
+  options.server.shutdown_timeout = milliseconds(values.real("shutdown-timeout"));
+  options.server.keep_alive_interval = milliseconds(values.real("keep-alive-interval"));
+  options.server.keep_alive_lines = values.flag("keep-alive-lines");
+  options.server.openai_usage_chunk = values.text("usage-chunk") == "openai";
+  options.server.reasoning_alias = values.flag("reasoning-alias");
+  options.server.stream_interval = values.integer("stream-interval");
+  RORQUAL_TRY(apply_vllm_options(values, options));
   if (values.flag("limits")) {
     fmt::print("{}", values.flag("json") ? server::limits_json(options.server)
                                          : server::limits_markdown(options.server));
@@ -332,16 +379,18 @@ Status chat(const Values& values) {
 CommandSpec serve_command() {
   auto options = model_options();
   append(options, server_options());
+  append(options, form_options());
   append(options, time_options());
   append(options, limit_options());
   append(options, reuse_options());
   append(options, engine_choice());
   append(options, log_options());
+  append(options, vllm_options());
   return {.name = "serve",
           .summary = "OpenAI-compatible server with a chat page and metrics",
           .description =
-              "Serves MODEL over HTTP: /v1/chat/completions, /v1/completions, /v1/models, a chat page at /, "
-              "/metrics. Logs go to standard error.",
+              "Serves MODEL over HTTP: /v1/chat/completions, /v1/completions, /v1/messages, /v1/responses, "
+              "/v1/models, a chat page at /, /metrics. Logs go to standard error.",
           .example = "rorqual serve /models/DeepSeek-V4.1-Flash --port 8000 --max-model-len 32K",
           .options = std::move(options),
           .run = serve};

@@ -13,6 +13,8 @@ namespace {
 struct Deliver {
   TokenSink& sink;
 
+  void operator()(const DeliveryQueue::Begin& e) const { sink.on_begin(e.cached_tokens); }
+
   void operator()(DeliveryQueue::PromptLogprobs& e) const { sink.on_prompt_logprobs(std::move(e.rows)); }
 
   void operator()(DeliveryQueue::PromptRow& e) const {

@@ -26,6 +26,10 @@ struct Delivery {
 /// One thread.
 class DeliveryQueue {
  public:
+  struct Begin {
+    int64_t cached_tokens = 0;
+  };
+
   struct PromptLogprobs {
     std::vector<std::optional<PositionLogprobs>> rows;
   };
@@ -41,7 +45,7 @@ class DeliveryQueue {
     std::optional<PositionLogprobs> logprobs;
   };
 
-  using Event = std::variant<PromptLogprobs, PromptRow, Token, FinishInfo>;
+  using Event = std::variant<Begin, PromptLogprobs, PromptRow, Token, FinishInfo>;
 
   void push(std::shared_ptr<Delivery> delivery, Event event) {
     events_.push_back({std::move(delivery), std::move(event)});

@@ -100,6 +100,10 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
 
+  /// Once, when the request begins to run: tokens of its prompt that came from the prefix cache. Engines that
+  /// do not know it beforehand leave it out (remote).
+  virtual void on_begin(int64_t /*cached_tokens*/) {}
+
   /// Once before the first token if asked for: one entry per prompt token, the first empty.
   virtual void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> /*rows*/) {}
 

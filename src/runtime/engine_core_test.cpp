@@ -17,9 +17,15 @@ namespace {
 struct Recorder final : TokenSink {
   void on_token(int32_t token, std::optional<PositionLogprobs> /*row*/) override { tokens.push_back(token); }
 
+  void on_begin(int64_t cached_tokens) override {
+    EXPECT_TRUE(tokens.empty() && !end);
+    begins.push_back(cached_tokens);
+  }
+
   void on_finish(const FinishInfo& info) override { end = info; }
 
   std::vector<int32_t> tokens;
+  std::vector<int64_t> begins;
   std::optional<FinishInfo> end;
 };
 
@@ -114,6 +120,8 @@ TEST(EngineCore, ASecondPromptContinuesWhereTheFirstEnded) {
   EXPECT_EQ(first->end->prefix.reason, prefix::MissReason::first_seen);
   const auto second = bench.run_alone(request);
   EXPECT_EQ(second->end->cached_tokens, 28);  // whole pages of 4 before the last token
+  EXPECT_EQ(first->begins, std::vector<int64_t>{0});
+  EXPECT_EQ(second->begins, std::vector<int64_t>{28}) << "told once, before the first token";
   EXPECT_EQ(second->end->replayed_tokens, 0);
   EXPECT_EQ(second->tokens, first->tokens);
   const EngineStats stats = bench.core->stats();

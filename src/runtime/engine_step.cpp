@@ -50,7 +50,11 @@ Status EngineCore::compute(Job& job, const std::function<void()>& while_computin
   job.drafts.resize(job.plan.slices.size());
   job.confidence.resize(job.plan.slices.size());
   for (const ScheduledSlice& slice : job.plan.slices) {
-    if (slice.request->scheduled_ns == 0) slice.request->scheduled_ns = now;
+    if (slice.request->scheduled_ns == 0) {
+      slice.request->scheduled_ns = now;
+      events_.push(slice.request->delivery, DeliveryQueue::Begin{std::min(slice.request->cached_tokens,
+                                                                          slice.request->num_prompt_tokens)});
+    }
   }
   figures_.step_began_ns = now;
 

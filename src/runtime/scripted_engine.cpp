@@ -428,6 +428,7 @@ void ScriptedEngine::add_figures(const EngineStats& added) {
 void ScriptedEngine::begin(Performance& p) {
   p.has_begun = true;
   p.first_token = p.last_token = std::chrono::steady_clock::now();
+  p.sink->on_begin(p.script->reported.cached_tokens);
   const int32_t wanted = p.request.sampling.prompt_logprobs;
   if (wanted < 0) return;
   std::vector<std::optional<PositionLogprobs>> rows(p.request.prompt.size());

@@ -13,6 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 struct Recorder : TokenSink {
+  void on_begin(int64_t cached_tokens) override { begins.push_back(cached_tokens); }
+
   void on_prompt_logprobs(std::vector<std::optional<PositionLogprobs>> prompt) override {
     prompt_rows = std::move(prompt);
   }
@@ -39,6 +41,7 @@ struct Recorder : TokenSink {
   }
 
   bool is_broken = false;
+  std::vector<int64_t> begins;
   std::vector<int32_t> tokens;
   std::vector<std::optional<PositionLogprobs>> rows, prompt_rows;
   std::mutex mutex;
@@ -89,6 +92,7 @@ TEST(ScriptedEngine, AnswersRequestsInTheOrderOfItsLinesAndStartsAgain) {
   EXPECT_EQ(info.prompt_tokens, 3);
   EXPECT_EQ(a->tokens, (Ids{10, 11, 12}));
   EXPECT_EQ(b->wait().cached_tokens, 2);
+  EXPECT_EQ(b->begins, std::vector<int64_t>{2});
   EXPECT_EQ(b->tokens, Ids{20});
   c->wait();
   EXPECT_EQ(c->tokens, a->tokens);

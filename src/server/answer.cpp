@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/error_body.h"
-
 namespace rorqual::server {
 
 namespace {
@@ -31,6 +29,18 @@ Outcome outcome(const ChoiceState& choice) {
       break;
   }
   return Outcome::error;
+}
+
+/// The engine's refusals begin with the name of the parameter, "stop_token_ids[2] is 5000000 …", which is
+/// that of the request's field.
+std::string field_of(const Error& error) {
+  if (error.code() != Code::invalid_argument) return {};
+  const std::string& message = error.message();
+  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
+  const std::string name = message.substr(0, end);
+  const bool is_field = name.find('_') != std::string::npos || name == "temperature" || name == "prompt";
+  if (!is_field || end == std::string::npos) return {};
+  return name == "bad_token_sequences" ? "bad_words" : name;
 }
 
 std::string milliseconds(double seconds) {
@@ -69,6 +79,35 @@ void write_prompt_logprobs(JsonWriter& json,
   json.end_array();
 }
 
+void write_token_logprobs(JsonWriter& json, const runtime::PositionLogprobs& row,
+                          const text::Tokenizer& tokenizer, bool as_id) {
+  const auto begin_entry = [&](const runtime::TokenLogprob& t) {
+    json.begin_object();
+    json.field("token", token_label(tokenizer, t.token, as_id)).key("logprob").logprob(t.logprob);
+    json.key("bytes").begin_array();
+    for (const char c : tokenizer.token_bytes(t.token)) json.integer(static_cast<unsigned char>(c));
+    json.end_array();
+  };
+  begin_entry(row.chosen);
+  json.key("top_logprobs").begin_array();
+  for (const auto& t : row.top) {
+    begin_entry(t);
+    json.end_object();
+  }
+  json.end_array().end_object();
+}
+
+void write_ids(JsonWriter& json, const char* name, const std::vector<int32_t>& ids) {
+  json.key(name).begin_array();
+  for (const int32_t id : ids) json.integer(id);
+  json.end_array();
+}
+
+AnswerHead answer_head(const Service& service, std::string id, std::string model, api::StreamFields stream) {
+  stream.interval = std::max(stream.interval, service.options.stream_interval);
+  return {std::move(id), std::move(model), unix_time_s(), stream, service.options.openai_usage_chunk};
+}
+
 Answer::Answer(Service& service, std::shared_ptr<Exchange> exchange, AnswerHead head, size_t num_choices)
     : service_(service),
       exchange_(std::move(exchange)),
@@ -95,6 +134,9 @@ void Answer::on_events(Generation& generation, std::vector<GenerationEvent> even
     if (is_over_) return;
     ChoiceState& choice = choices_[event.choice];
     switch (event.kind) {
+      case GenerationEvent::Kind::begin:
+        if (event.choice == 0) on_prefix(event.cached_tokens);
+        break;
       case GenerationEvent::Kind::prompt_logprobs:
         on_prompt_rows(event.choice, std::move(*event.prompt_rows));
         break;
@@ -102,7 +144,8 @@ void Answer::on_events(Generation& generation, std::vector<GenerationEvent> even
         if (choice.is_done) break;
         measure_token(choice, event);
         ++choice.num_tokens;
-        if (on_token(event.choice, event)) {
+        choice.is_repeating = is_repeating(choice, event.token);
+        if (on_token(event.choice, event) || choice.is_repeating) {
           choice.is_done = true;
           generation.cancel(event.choice);
         }
@@ -136,6 +179,46 @@ void Answer::measure_token(ChoiceState& choice, const GenerationEvent& event) {
     service_.metrics().observe_next_token(seconds_between(*choice.last_token, event.time));
   }
   choice.last_token = event.time;
+}
+
+/// Linear in the pattern's size times the number of sizes: both are limited by the request's parser.
+bool Answer::is_repeating(ChoiceState& choice, int32_t token) const {
+  const auto& limit = sampling().repetition;
+  if (!limit) return false;
+  choice.recent.push_back(token);
+  const auto& tokens = choice.recent;
+  const auto length = static_cast<int64_t>(tokens.size());
+  for (int64_t size = limit->min_size; size <= limit->max_size && size * limit->min_count <= length; ++size) {
+    // The last size * min_count tokens have the period `size` if each equals the one a period earlier.
+    const int64_t first = length - size * (limit->min_count - 1);
+    int64_t i = length - 1;
+    while (i >= first && tokens[static_cast<size_t>(i)] == tokens[static_cast<size_t>(i - size)]) --i;
+    if (i < first) return true;
+  }
+  return false;
+}
+
+bool Answer::is_piece_due(size_t choice) const {
+  const ChoiceState& state = choices_[choice];
+  if (state.is_done || state.is_finished || state.num_sent == 0) return true;
+  return state.num_tokens - state.num_sent >= head_.stream.interval;
+}
+
+void Answer::write_chunk_usage(JsonWriter& json, const Usage& usage, bool is_last_chunk) const {
+  const bool is_official_end = is_last_chunk && !head_.has_usage_chunk;
+  if (head_.stream.continuous_usage_stats || is_official_end) {
+    json.key("usage");
+    write_usage(json, usage, is_official_end ? reuse() : nullptr);
+  } else if (head_.stream.include_usage) {
+    json.null_field("usage");
+  }
+}
+
+EndCause Answer::end_cause(size_t choice) const {
+  const ChoiceState& state = choices_[choice];
+  if (state.is_repeating) return EndCause::repetition;
+  const bool by_length = !state.is_done && state.info.reason == runtime::FinishReason::length;
+  return by_length ? EndCause::length : EndCause::stop;
 }
 
 int64_t Answer::completion_tokens(size_t choice) const {
@@ -199,10 +282,19 @@ void Answer::complete() {
     exchange_->respond(std::move(response));
     return;
   }
-  if (head_.stream.include_usage) send_piece(usage_piece());
-  gathered_ += "data: [DONE]\n\n";
+  send_last();
   send_gathered();
   exchange_->finish();
+}
+
+void Answer::send_last() {
+  if (head_.stream.include_usage && head_.has_usage_chunk) send_piece(usage_piece());
+  send_done();
+}
+
+void Answer::send_failure(const HttpError& error) {
+  send_piece(error_json(error));
+  send_done();
 }
 
 void Answer::fail(Generation* generation, const Error& error) {
@@ -210,11 +302,10 @@ void Answer::fail(Generation* generation, const Error& error) {
   if (generation != nullptr) generation->cancel_all();
   const HttpError http = http_error(error);
   if (!head_.stream.stream) {
-    exchange_->respond(error_response(http));
+    exchange_->respond(error_response(http, exchange_->request()));
     return;
   }
-  send_piece(error_json(http));
-  gathered_ += "data: [DONE]\n\n";
+  send_failure(http);
   send_gathered();
   exchange_->finish();
 }
@@ -227,6 +318,10 @@ void Answer::send_piece(std::string_view json) {
   gathered_.append("data: ").append(json).append("\n\n");
 }
 
+void Answer::send_event(std::string_view name, std::string_view json) {
+  gathered_.append("event: ").append(name).append("\ndata: ").append(json).append("\n\n");
+}
+
 void start_answer(Service& service, std::vector<runtime::Request> requests, std::unique_ptr<Answer> answer,
                   const std::shared_ptr<Exchange>& exchange) {
   const auto num_choices = static_cast<int64_t>(requests.size());
@@ -236,7 +331,9 @@ void start_answer(Service& service, std::vector<runtime::Request> requests, std:
   auto generation = std::make_shared<Generation>(service.backend().engine, executor);
   if (const Status status = generation->submit(std::move(requests)); !status.ok()) {
     service.metrics().count_rejection(status.error().limit());
-    exchange->respond(error_response(http_error(status.error())));
+    HttpError error = http_error(status.error());
+    error.param = field_of(status.error());
+    exchange->respond(error_response(error, exchange->request()));
     return;
   }
   service.metrics().observe_request(num_choices);
@@ -244,6 +341,7 @@ void start_answer(Service& service, std::vector<runtime::Request> requests, std:
   exchange->on_disconnect([weak = std::weak_ptr(generation)] {
     if (const auto live = weak.lock()) live->cancel_all();
   });
+  if (!is_stream && service.options.keep_alive_lines) exchange->fill_wait_with_lines();
   answer->begin();
   generation->release(std::move(answer));
 }
@@ -295,7 +393,8 @@ void respond_error(Exchange& exchange, const api::ApiError& error) {
                                    .message = error.message,
                                    .type = error.type,
                                    .code = error.code,
-                                   .param = error.param}));
+                                   .param = error.param},
+                                  exchange.request()));
 }
 
 }  // namespace rorqual::server

@@ -14,37 +14,7 @@ namespace {
 using text::ParserEvent;
 using Kind = ParserEvent::Kind;
 
-bool can_merge(const ParserEvent& a, const ParserEvent& b) {
-  return a.kind == b.kind && a.tool_index == b.tool_index && a.kind != Kind::tool_begin &&
-         a.kind != Kind::tool_end;
-}
-
-void write_ids(JsonWriter& json, const char* name, const std::vector<int32_t>& ids) {
-  json.key(name).begin_array();
-  for (const int32_t id : ids) json.integer(id);
-  json.end_array();
-}
-
-/// token, logprob and bytes of one entry; the object stays open.
-void write_entry(JsonWriter& json, const text::Tokenizer& tokenizer, const runtime::TokenLogprob& t,
-                 bool as_id) {
-  json.begin_object();
-  json.field("token", token_label(tokenizer, t.token, as_id)).key("logprob").logprob(t.logprob);
-  json.key("bytes").begin_array();
-  for (const char c : tokenizer.token_bytes(t.token)) json.integer(static_cast<unsigned char>(c));
-  json.end_array();
-}
-
 }  // namespace
-
-ChatAnswer::ChatAnswer(Service& service, std::shared_ptr<Exchange> exchange, Plan plan)
-    : Answer(service, std::move(exchange), plan.head, static_cast<size_t>(plan.request.sampling.n)),
-      plan_(std::move(plan)) {
-  usage_.prompt_tokens = static_cast<int64_t>(plan_.prompt.size());
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    parts_.emplace_back(text::OutputParser(backend().tokenizer, plan_.request.parsing));
-  }
-}
 
 void ChatAnswer::write_head(JsonWriter& json, const char* object) const {
   json.begin_object();
@@ -54,27 +24,23 @@ void ChatAnswer::write_head(JsonWriter& json, const char* object) const {
       .field("model", head_.model);
 }
 
-Usage ChatAnswer::usage_so_far() const {
-  Usage usage = usage_;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    usage.completion_tokens += completion_tokens(i);
-    usage.reasoning_tokens += parts_[i].reasoning_tokens;
-  }
-  return usage;
-}
-
-/// Fingerprint and usage, which end every piece. The official form has usage on the last piece; a client that
-/// asked for the piece of its own gets null in all others.
+/// Fingerprint and usage, which end every piece.
 void ChatAnswer::write_tail(JsonWriter& json, bool is_last_piece) const {
   json.field("system_fingerprint", backend().fingerprint);
-  const api::StreamFields& stream = head_.stream;
-  if (stream.continuous_usage_stats || (is_last_piece && !stream.include_usage)) {
-    json.key("usage");
-    write_usage(json, usage_so_far(), is_last_piece && !stream.include_usage ? reuse() : nullptr);
-  } else if (stream.include_usage) {
-    json.null_field("usage");
-  }
+  write_chunk_usage(json, usage_so_far(), is_last_piece);
   json.end_object();
+}
+
+/// null is written for null. vLLM's name beside the official one, if the server was told so.
+void ChatAnswer::write_reasoning(JsonWriter& json, const std::string* reasoning) const {
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    if (std::string_view(name) == "reasoning" && !service_.options.reasoning_alias) continue;
+    if (reasoning != nullptr) {
+      json.field(name, *reasoning);
+    } else {
+      json.null_field(name);
+    }
+  }
 }
 
 void ChatAnswer::on_begin() {
@@ -84,92 +50,34 @@ void ChatAnswer::on_begin() {
     write_head(json, "chat.completion.chunk");
     json.key("choices").begin_array().begin_object().field("index", static_cast<int64_t>(i));
     json.key("delta").begin_object().field("role", "assistant");
+    const std::string empty;
     if (thinking) {
-      json.null_field("content").field("reasoning_content", "");
+      json.null_field("content");
     } else {
-      json.field("content", "").null_field("reasoning_content");
+      json.field("content", "");
     }
+    write_reasoning(json, thinking ? &empty : nullptr);
     json.end_object().null_field("logprobs").null_field("finish_reason");
     if (plan_.request.sampling.return_token_ids && i == 0) write_ids(json, "prompt_token_ids", plan_.prompt);
     json.end_object().end_array();
+    if (plan_.request.prompt.returns_text && i == 0) json.field("prompt_text", plan_.prompt_text);
     write_tail(json, false);
     send_piece(json.take());
   }
 }
 
-void ChatAnswer::on_prompt_rows(size_t choice, std::vector<std::optional<runtime::PositionLogprobs>> rows) {
-  if (choice != 0) return;  // the same for all choices
-  JsonWriter json;
-  write_prompt_logprobs(json, rows, plan_.request.sampling.prompt_logprobs.value_or(0), backend().tokenizer);
-  prompt_logprobs_ = json.take();
-}
-
-void ChatAnswer::add_logprobs(Choice& choice, const GenerationEvent& event) {
-  const text::TokenPlace place = choice.parser.last_place();
-  if (!event.logprobs || place == text::TokenPlace::none) return;
-  const bool as_id = plan_.request.sampling.return_tokens_as_token_ids;
-  JsonWriter json;
-  write_entry(json, backend().tokenizer, event.logprobs->chosen, as_id);
-  json.key("top_logprobs").begin_array();
-  for (const auto& t : event.logprobs->top) {
-    write_entry(json, backend().tokenizer, t, as_id);
-    json.end_object();
+const char* ChatAnswer::finish_reason(size_t index) const {
+  switch (cause(index)) {
+    case EndCause::length:
+      return "length";
+    case EndCause::tool_calls:
+      return "tool_calls";
+    case EndCause::repetition:
+      return "repetition";
+    case EndCause::stop:
+      break;
   }
-  json.end_array().end_object();
-  std::string& entries =
-      place == text::TokenPlace::content ? choice.content_logprobs : choice.reasoning_logprobs;
-  if (!entries.empty()) entries += ',';
-  entries += json.take();
-}
-
-void ChatAnswer::take_events(Choice& choice, std::vector<ParserEvent> events) {
-  for (ParserEvent& event : events) {
-    const bool is_text = event.kind == Kind::content || event.kind == Kind::reasoning;
-    if (event.kind == Kind::reasoning && !plan_.request.include_reasoning) continue;
-    if (!is_text && !plan_.request.parallel_tool_calls && event.tool_index > 0) continue;
-    if (!head_.stream.stream) {
-      text::accumulate({event}, choice.output);
-    } else if (!choice.pending.empty() && can_merge(choice.pending.back(), event)) {
-      choice.pending.back().text += event.text;
-    } else {
-      choice.pending.push_back(std::move(event));
-    }
-  }
-}
-
-bool ChatAnswer::on_token(size_t index, GenerationEvent& event) {
-  Choice& choice = parts_[index];
-  std::vector<ParserEvent> events = choice.parser.push(event.token);
-  if (choice.parser.last_place() == text::TokenPlace::reasoning) ++choice.reasoning_tokens;
-  add_logprobs(choice, event);
-  if (plan_.request.sampling.return_token_ids) choice.token_ids.push_back(event.token);
-  const bool only_call_ended = !plan_.request.parallel_tool_calls && choice.parser.num_calls_completed() > 0;
-  take_events(choice, std::move(events));
-  return choice.parser.is_done() || only_call_ended;
-}
-
-void ChatAnswer::on_choice_end(size_t index) {
-  Choice& choice = parts_[index];
-  take_events(choice, choice.parser.finish());
-  const auto matched = choice.parser.matched_stop();
-  if (matched && plan_.request.sampling.include_stop_str_in_output) {
-    take_events(choice, {ParserEvent{.kind = Kind::content, .text = *matched}});
-  }
-  choice.has_ended = true;
-  if (index == 0) usage_.cached_tokens = choices_[0].info.cached_tokens;
-}
-
-std::string ChatAnswer::finish_reason(size_t index) const {
-  const ChoiceState& state = choices_[index];
-  const bool by_length = !state.is_done && state.info.reason == runtime::FinishReason::length;
-  return parts_[index].parser.finish_reason(by_length ? text::StopCause::length : text::StopCause::stop);
-}
-
-const std::string& ChatAnswer::call_id(Choice& choice, int32_t call_index) const {
-  while (choice.call_ids.size() <= static_cast<size_t>(call_index)) {
-    choice.call_ids.push_back(tool_call_id(static_cast<int32_t>(choice.call_ids.size())));
-  }
-  return choice.call_ids[static_cast<size_t>(call_index)];
+  return "stop";
 }
 
 void ChatAnswer::write_logprobs(JsonWriter& json, const Choice& choice) const {
@@ -190,7 +98,9 @@ void ChatAnswer::write_logprobs(JsonWriter& json, const Choice& choice) const {
 /// vLLM's field, only there when it says something: the stop string or the stop token that ended the answer.
 void ChatAnswer::write_stop_reason(JsonWriter& json, size_t index) const {
   const auto& stop_token = choices_[index].info.stop_token;
-  if (const auto matched = parts_[index].parser.matched_stop()) {
+  if (choices_[index].is_repeating) {
+    json.field("stop_reason", "repetition_detected");
+  } else if (const auto matched = matched_stop(index)) {
     json.field("stop_reason", *matched);
   } else if (stop_token && *stop_token != backend().engine.info().eos_token_id) {
     json.field("stop_reason", int64_t{*stop_token});
@@ -200,9 +110,11 @@ void ChatAnswer::write_stop_reason(JsonWriter& json, size_t index) const {
 void ChatAnswer::write_delta(JsonWriter& json, Choice& choice, const ParserEvent& event) const {
   json.key("delta").begin_object();
   if (event.kind == Kind::content) {
-    json.field("content", event.text).null_field("reasoning_content");
+    json.field("content", event.text);
+    write_reasoning(json, nullptr);
   } else if (event.kind == Kind::reasoning) {
-    json.null_field("content").field("reasoning_content", event.text);
+    json.null_field("content");
+    write_reasoning(json, &event.text);
   } else {
     json.key("tool_calls").begin_array().begin_object().field("index", int64_t{event.tool_index});
     if (event.kind == Kind::tool_begin) {
@@ -217,6 +129,7 @@ void ChatAnswer::write_delta(JsonWriter& json, Choice& choice, const ParserEvent
 }
 
 void ChatAnswer::send_delta(size_t index, const ParserEvent& event) {
+  if (event.kind == Kind::tool_end) return;
   Choice& choice = parts_[index];
   JsonWriter json;
   write_head(json, "chat.completion.chunk");
@@ -236,14 +149,15 @@ void ChatAnswer::send_delta(size_t index, const ParserEvent& event) {
 }
 
 void ChatAnswer::send_end(size_t index) {
-  Choice& choice = parts_[index];
-  choice.is_end_sent = true;
+  const Choice& choice = parts_[index];
   const bool is_last =
       std::all_of(parts_.begin(), parts_.end(), [](const Choice& c) { return c.is_end_sent; });
   JsonWriter json;
   write_head(json, "chat.completion.chunk");
   json.key("choices").begin_array().begin_object().field("index", static_cast<int64_t>(index));
-  json.key("delta").begin_object().field("content", "").null_field("reasoning_content").end_object();
+  json.key("delta").begin_object().field("content", "");
+  write_reasoning(json, nullptr);
+  json.end_object();
   write_logprobs(json, choice);
   json.field("finish_reason", finish_reason(index));
   write_stop_reason(json, index);
@@ -253,26 +167,10 @@ void ChatAnswer::send_end(size_t index) {
   send_piece(json.take());
 }
 
-void ChatAnswer::send_pieces() {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    Choice& choice = parts_[i];
-    for (const ParserEvent& event : choice.pending) {
-      if (event.kind == Kind::tool_end) continue;
-      if (event.kind != Kind::tool_begin && event.text.empty()) continue;
-      send_delta(i, event);
-    }
-    choice.pending.clear();
-    if (choice.has_ended && !choice.is_end_sent) send_end(i);
-  }
-}
-
 void ChatAnswer::write_message(JsonWriter& json, const Choice& choice) const {
   json.key("message").begin_object().field("role", "assistant").field("content", choice.output.content);
-  if (choice.output.reasoning && !choice.output.reasoning->empty()) {
-    json.field("reasoning_content", *choice.output.reasoning);
-  } else {
-    json.null_field("reasoning_content");
-  }
+  const auto& reasoning = choice.output.reasoning;
+  write_reasoning(json, reasoning && !reasoning->empty() ? &*reasoning : nullptr);
   if (!choice.output.calls.empty()) {
     json.key("tool_calls").begin_array();
     int32_t call_index = 0;
@@ -306,6 +204,7 @@ std::string ChatAnswer::whole_body() {
   json.field("system_fingerprint", backend().fingerprint);
   if (!prompt_logprobs_.empty()) json.key("prompt_logprobs").raw(prompt_logprobs_);
   if (plan_.request.sampling.return_token_ids) write_ids(json, "prompt_token_ids", plan_.prompt);
+  if (plan_.request.prompt.returns_text) json.field("prompt_text", plan_.prompt_text);
   json.end_object();
   return json.take();
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/chat/completions: body to prompt to engine requests. The answer's form is chat_answer.cpp.
+// POST /v1/chat/completions, /v1/messages, /v1/responses: body to prompt to engine requests. The forms of the
+// answers are in chat_answer.cpp, messages_answer.cpp, responses_answer.cpp.
+#include <algorithm>
 #include <utility>
 
 #include "server/chat_answer.h"
-#include "server/error_body.h"
-#include "server/ids.h"
+#include "server/json_writer.h"
+#include "server/messages_answer.h"
 #include "server/prompt_limits.h"
+#include "server/responses_answer.h"
+#include "server/thinking_budget.h"
 
 namespace rorqual::server {
 
@@ -29,42 +33,100 @@ std::optional<ApiError> refuse_unsupported(const api::ChatRequest& request) {
     case Kind::tool_call_required:
       break;
   }
-  for (const auto& message : request.conversation.messages) {
+  return std::nullopt;
+}
+
+std::optional<ApiError> refuse_images(const text::Conversation& conversation) {
+  for (const auto& message : conversation.messages) {
     for (const auto& part : message.content) {
-      if (part.is_image) return ApiError::conversion("Images are not supported by this server yet.");
+      if (!part.is_image) continue;
+      const bool is_remote = part.image.kind == text::ImageInput::Kind::url;
+      const char* reason = is_remote ? "remote fetch is off: images are taken as base64 data URLs only."
+                                     : "images are not supported by this server yet; send text only.";
+      return ApiError::conversion(part.image.path + ": " + reason, part.image.path);
     }
   }
   return std::nullopt;
 }
 
-ApiResult<ChatAnswer::Plan> plan_chat(const Backend& backend, const HttpRequest& http) {
-  auto parsed = api::parse_chat_request(http.body, backend.policy);
+std::optional<ApiError> refuse_budget(const api::ChatRequest& request, const text::Tokenizer& tokenizer) {
+  if (!request.sampling.thinking_token_budget) return std::nullopt;
+  constexpr const char* kField = "thinking_token_budget";
+  const auto end = tokenizer.added_token("</think>");
+  if (!end)
+    return ApiError::conversion("This model's tokenizer has no </think>: there is no thinking.", kField);
+  const auto& allowed = request.sampling.allowed_token_ids;
+  if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), *end) == allowed.end()) {
+    return ApiError::conversion(
+        "`thinking_token_budget` needs </think> (" + std::to_string(*end) + ") among `allowed_token_ids`.",
+        kField);
+  }
+  return std::nullopt;
+}
+
+/// How a protocol's bodies are read and its answers are named.
+struct ProtocolForm {
+  ApiResult<api::ChatRequest> (*parse)(std::string_view body, const api::ApiPolicy& policy);
+  const char* id_prefix;
+};
+
+struct EncodedRequest {
+  api::ChatRequest request;
+  std::vector<int32_t> prompt;
+  std::string text;
+};
+
+ApiResult<EncodedRequest> encode_request(const ProtocolForm& form, const std::string& body,
+                                         const Backend& backend) {
+  auto parsed = form.parse(body, backend.policy);
   if (!parsed.ok()) return parsed.error();
   if (auto error = refuse_unsupported(*parsed)) return *std::move(error);
+  if (auto error = refuse_images(parsed->conversation)) return *std::move(error);
+  if (auto error = refuse_budget(*parsed, backend.tokenizer)) return *std::move(error);
 
   // A long text cannot fit however it is cut into tokens: said before the work of cutting it.
-  const std::string rendered = text::render_chat(parsed->conversation).text;
-  if (auto error = refuse_long_text(rendered.size(), parsed->sampling.max_tokens.value_or(1), backend)) {
-    return *std::move(error);
+  std::string rendered = text::render_chat(parsed->conversation).text;
+  const int64_t max_tokens = parsed->sampling.max_tokens.value_or(1);
+  if (!parsed->prompt.truncate_tokens) {
+    if (auto error = refuse_long_text(rendered.size(), max_tokens, backend)) return *std::move(error);
   }
   auto prompt = text::encode_chat(parsed->conversation, backend.tokenizer);
   if (!prompt.ok()) return ApiError::conversion(prompt.error().message());
-  const auto prompt_tokens = static_cast<int64_t>(prompt->token_ids.size());
-  auto max_tokens = api::resolve_max_tokens(*parsed, prompt_tokens, backend.max_model_len);
+  truncate_prompt(prompt->token_ids, parsed->prompt, max_tokens, backend);
+  return EncodedRequest{*std::move(parsed), std::move(prompt->token_ids), std::move(rendered)};
+}
+
+ApiResult<ParsedAnswer::Plan> plan_answer(const ProtocolForm& form, const Service& service,
+                                          const HttpRequest& http) {
+  const Backend& backend = service.backend();
+  auto encoded = encode_request(form, http.body, backend);
+  if (!encoded.ok()) return encoded.error();
+  auto max_tokens = api::resolve_max_tokens(encoded->request, static_cast<int64_t>(encoded->prompt.size()),
+                                            backend.max_model_len);
   if (!max_tokens.ok()) return max_tokens.error();
 
-  ChatAnswer::Plan plan;
+  ParsedAnswer::Plan plan;
+  plan.request = std::move(encoded->request);
+  plan.prompt = std::move(encoded->prompt);
   plan.max_tokens = *max_tokens;
-  plan.prompt = std::move(prompt->token_ids);
-  plan.head.id = "chatcmpl-" + parsed->request_id.value_or(http.id);
-  plan.head.model = parsed->model;
-  plan.head.created_s = unix_time_s();
-  plan.head.stream = parsed->stream;
-  plan.request = *std::move(parsed);
+  if (plan.request.prompt.returns_text) plan.prompt_text = std::move(encoded->text);
+  plan.head = answer_head(service, form.id_prefix + plan.request.request_id.value_or(http.id),
+                          plan.request.model, plan.request.stream);
   return plan;
 }
 
-std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, const Backend& backend,
+/// What holds the output to the request's rules, token by token; null = nothing.
+std::shared_ptr<runtime::TokenConstraint> constraint_of(const api::ChatRequest& request,
+                                                        const Backend& backend) {
+  using Stage = text::InitialStage;
+  const Stage stage = request.parsing.initial_stage;
+  const bool thinks = stage == Stage::reasoning || stage == Stage::reasoning_continuation;
+  const auto& budget = request.sampling.thinking_token_budget;
+  if (!budget || !thinks || request.parsing.starts_in_tool_calls) return nullptr;
+  return limit_thinking({*budget, request.parsing.parse_tool_calls}, backend.tokenizer, nullptr);
+}
+
+std::vector<runtime::Request> engine_requests(const ParsedAnswer::Plan& plan, const Backend& backend,
                                               const RequestOrigin& origin) {
   std::vector<runtime::Request> requests;
   const api::SamplingFields& fields = plan.request.sampling;
@@ -72,8 +134,8 @@ std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, cons
     runtime::Request request = engine_request(fields, static_cast<uint32_t>(i), origin);
     request.prompt = plan.prompt;
     request.sampling.max_tokens = plan.max_tokens;
-    if (fields.logprobs)
-      request.sampling.logprobs = engine_logprobs(fields.top_logprobs.value_or(0), backend);
+    request.sampling.constraint = constraint_of(plan.request, backend);
+    if (fields.logprobs) request.sampling.logprobs = engine_logprobs(num_top_logprobs(fields), backend);
     if (fields.prompt_logprobs && i == 0) {
       request.sampling.prompt_logprobs = engine_logprobs(*fields.prompt_logprobs, backend);
     }
@@ -82,23 +144,57 @@ std::vector<runtime::Request> engine_requests(const ChatAnswer::Plan& plan, cons
   return requests;
 }
 
-}  // namespace
-
-void handle_chat(Service& service, std::shared_ptr<Exchange> incoming) {
+template <class AnswerForm>
+void handle(const ProtocolForm& form, Service& service, std::shared_ptr<Exchange> incoming) {
   if (service.refuse_if_full(*incoming)) return;
-  service.prepare(std::move(incoming), [&service](const std::shared_ptr<Exchange>& exchange) {
+  service.prepare(std::move(incoming), [form, &service](const std::shared_ptr<Exchange>& exchange) {
     Service::Preparing preparing(service);
     answer_guarded(*exchange, [&] {
-      const Backend& backend = service.backend();
-      auto plan = plan_chat(backend, exchange->request());
+      auto plan = plan_answer(form, service, exchange->request());
       if (!plan.ok()) {
         respond_error(*exchange, plan.error());
         return;
       }
-      auto requests = engine_requests(*plan, backend, service.origin(exchange->request()));
-      auto answer = std::make_unique<ChatAnswer>(service, exchange, *std::move(plan));
+      auto requests = engine_requests(*plan, service.backend(), service.origin(exchange->request()));
+      auto answer = std::make_unique<AnswerForm>(service, exchange, *std::move(plan));
       preparing.end();
       start_answer(service, std::move(requests), std::move(answer), exchange);
+    });
+  });
+}
+
+constexpr ProtocolForm kChat{api::parse_chat_request, "chatcmpl-"};
+constexpr ProtocolForm kMessages{api::parse_messages_request, "msg_"};
+constexpr ProtocolForm kResponses{api::parse_responses_request, "resp_"};
+
+}  // namespace
+
+void handle_chat(Service& service, std::shared_ptr<Exchange> exchange) {
+  handle<ChatAnswer>(kChat, service, std::move(exchange));
+}
+
+void handle_messages(Service& service, std::shared_ptr<Exchange> exchange) {
+  handle<MessagesAnswer>(kMessages, service, std::move(exchange));
+}
+
+void handle_responses(Service& service, std::shared_ptr<Exchange> exchange) {
+  handle<ResponsesAnswer>(kResponses, service, std::move(exchange));
+}
+
+/// Answers without the engine: a prompt that is too long for it is counted as well.
+void handle_count_tokens(Service& service, std::shared_ptr<Exchange> incoming) {
+  service.prepare(std::move(incoming), [&service](const std::shared_ptr<Exchange>& exchange) {
+    answer_guarded(*exchange, [&] {
+      auto encoded = encode_request(kMessages, exchange->request().body, service.backend());
+      if (!encoded.ok()) {
+        respond_error(*exchange, encoded.error());
+        return;
+      }
+      JsonWriter json;
+      json.begin_object().field("input_tokens", static_cast<int64_t>(encoded->prompt.size())).end_object();
+      HttpResponse response;
+      response.body = json.take();
+      exchange->respond(std::move(response));
     });
   });
 }

@@ -21,12 +21,6 @@ std::string quoted(const std::string& text) {
   return json.take();
 }
 
-void write_ids(JsonWriter& json, const char* name, const std::vector<int32_t>& ids) {
-  json.key(name).begin_array();
-  for (const int32_t id : ids) json.integer(id);
-  json.end_array();
-}
-
 }  // namespace
 
 CompletionAnswer::CompletionAnswer(Service& service, std::shared_ptr<Exchange> exchange, Plan plan)
@@ -90,7 +84,8 @@ void CompletionAnswer::add_token_logprobs(Choice& choice, int32_t token,
     if (names.insert(name).second) top.key(name).logprob(t.logprob);
   };
   const int32_t wanted = fields.top_logprobs.value_or(0);
-  const size_t count = wanted < 0 ? row->top.size() : std::min(row->top.size(), static_cast<size_t>(wanted));
+  const bool takes_all = wanted < 0 || !fields.logprob_token_ids.empty();
+  const size_t count = takes_all ? row->top.size() : std::min(row->top.size(), static_cast<size_t>(wanted));
   for (size_t i = 0; i < count; ++i) add(row->top[i]);
   add(row->chosen);
   top.end_object();
@@ -149,9 +144,13 @@ void CompletionAnswer::write_choice(JsonWriter& json, size_t index, bool is_end)
   if (!is_end) {
     json.null_field("finish_reason");
   } else {
-    const bool by_length = !state.is_done && state.info.reason == runtime::FinishReason::length;
-    json.field("finish_reason", by_length ? "length" : "stop").key("stop_reason");
-    if (choice.stops.is_matched()) {
+    const EndCause cause = end_cause(index);
+    const bool is_repeating = cause == EndCause::repetition;
+    const char* reason = is_repeating ? "repetition" : cause == EndCause::length ? "length" : "stop";
+    json.field("finish_reason", reason).key("stop_reason");
+    if (is_repeating) {
+      json.string("repetition_detected");
+    } else if (choice.stops.is_matched()) {
       json.string(choice.stops.matched());
     } else if (state.info.stop_token && *state.info.stop_token != backend().engine.info().eos_token_id) {
       json.integer(*state.info.stop_token);
@@ -166,13 +165,14 @@ void CompletionAnswer::write_choice(JsonWriter& json, size_t index, bool is_end)
     if (!choice.is_start_sent) write_ids(json, "prompt_token_ids", plan_.prompts[prompt_index(index)]);
     write_ids(json, "token_ids", choice.token_ids);
   }
+  if (plan_.request.prompt.returns_text && !choice.is_start_sent)
+    json.field("prompt_text", prompt_text(index));
   json.end_object();
 }
 
 void CompletionAnswer::send_choice(size_t index, bool is_end) {
   Choice& choice = parts_[index];
   choice.is_end_sent = is_end;
-  const api::StreamFields& stream = head_.stream;
   const bool is_last =
       is_end && std::all_of(parts_.begin(), parts_.end(), [](const Choice& c) { return c.is_end_sent; });
   JsonWriter json;
@@ -180,14 +180,10 @@ void CompletionAnswer::send_choice(size_t index, bool is_end) {
   json.key("choices").begin_array();
   write_choice(json, index, is_end);
   json.end_array().field("system_fingerprint", backend().fingerprint);
-  if (stream.continuous_usage_stats || (is_last && !stream.include_usage)) {
-    json.key("usage");
-    write_usage(json, usage_so_far(), is_last && !stream.include_usage ? reuse() : nullptr);
-  } else if (stream.include_usage) {
-    json.null_field("usage");
-  }
+  write_chunk_usage(json, usage_so_far(), is_last);
   json.end_object();
   send_piece(json.take());
+  choices_[index].num_sent = choices_[index].num_tokens;
   choice.is_start_sent = true;
   choice.text.clear();
   choice.logprobs = {};
@@ -200,7 +196,7 @@ void CompletionAnswer::send_pieces() {
     if (choice.is_end_sent) continue;
     if (choice.has_ended) {
       send_choice(i, true);
-    } else if (!choice.text.empty()) {
+    } else if (!choice.text.empty() && is_piece_due(i)) {
       // Echoed text waits for its log-probabilities, which come before the first token.
       const bool is_early = plan_.request.echo && wants_logprobs() && choice.logprobs.tokens.empty();
       if (!is_early || choice.is_start_sent) send_choice(i, false);

@@ -54,6 +54,8 @@ class CompletionAnswer final : public Answer {
 
   int64_t max_tokens() const override { return plan_.max_tokens; }
 
+  const api::SamplingFields& sampling() const override { return plan_.request.sampling; }
+
   bool is_first_of_prompt(size_t choice) const override {
     return choice % static_cast<size_t>(plan_.request.sampling.n) == 0;
   }

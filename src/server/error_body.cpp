@@ -6,8 +6,53 @@
 
 namespace rorqual::server {
 
-std::string error_json(const HttpError& error) {
+namespace {
+
+const char* anthropic_type(int status) {
+  switch (status) {
+    case 400:
+    case 405:
+    case 408:
+    case 415:
+      return "invalid_request_error";
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+    case 414:
+    case 431:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return "api_error";
+  }
+}
+
+}  // namespace
+
+ErrorForm error_form(const HttpRequest& request) {
+  const std::string_view path = request.path;
+  const bool is_messages = path.starts_with("/v1/messages") || path.starts_with("/anthropic/");
+  return is_messages ? ErrorForm::anthropic : ErrorForm::openai;
+}
+
+std::string error_json(const HttpError& error, ErrorForm form) {
   JsonWriter json;
+  if (form == ErrorForm::anthropic) {
+    json.begin_object().field("type", "error").key("error").begin_object();
+    json.field("type", anthropic_type(error.status)).field("message", error.message);
+    if (!error.hint.empty()) json.field("hint", error.hint);
+    json.end_object().end_object();
+    return json.take();
+  }
   json.begin_object().key("error").begin_object();
   json.field("message", error.message).field("type", error.type);
   if (error.param.empty()) {
@@ -21,10 +66,10 @@ std::string error_json(const HttpError& error) {
   return json.take();
 }
 
-HttpResponse error_response(const HttpError& error) {
+HttpResponse error_response(const HttpError& error, const HttpRequest& request) {
   HttpResponse response;
   response.status = error.status;
-  response.body = error_json(error);
+  response.body = error_json(error, error_form(request));
   if (error.retry_after_s > 0)
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   return response;

@@ -19,10 +19,16 @@ struct HttpError {
   int retry_after_s = 0;
 };
 
-/// {"error":{"message":…,"type":…,"param":…,"code":…}}
-std::string error_json(const HttpError& error);
+/// openai: {"error":{"message":…,"type":…,"param":…,"code":…}}, also the official form. anthropic, for
+/// /v1/messages:
+/// {"type":"error","error":{"type":…,"message":…}}, where the type follows from the status.
+enum class ErrorForm : uint8_t { openai, anthropic };
 
-HttpResponse error_response(const HttpError& error);
+ErrorForm error_form(const HttpRequest& request);
+
+std::string error_json(const HttpError& error, ErrorForm form = ErrorForm::openai);
+
+HttpResponse error_response(const HttpError& error, const HttpRequest& request);
 
 /// Status, type and code of an expected failure. `unavailable` becomes 429 when it names a limit (queue
 /// full), else 503.

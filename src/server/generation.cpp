@@ -15,6 +15,12 @@ class Generation::Sink : public runtime::TokenSink {
   Sink(std::shared_ptr<Generation> generation, size_t choice)
       : generation_(std::move(generation)), choice_(choice) {}
 
+  void on_begin(int64_t cached_tokens) override {
+    GenerationEvent event = make(GenerationEvent::Kind::begin);
+    event.cached_tokens = cached_tokens;
+    generation_->add(std::move(event));
+  }
+
   void on_prompt_logprobs(std::vector<std::optional<runtime::PositionLogprobs>> rows) override {
     GenerationEvent event = make(GenerationEvent::Kind::prompt_logprobs);
     event.prompt_rows =

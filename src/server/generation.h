@@ -19,11 +19,12 @@ namespace rorqual::server {
 using SteadyTime = std::chrono::steady_clock::time_point;
 
 struct GenerationEvent {
-  enum class Kind : uint8_t { prompt_logprobs, token, finish };
+  enum class Kind : uint8_t { begin, prompt_logprobs, token, finish };
   Kind kind = Kind::token;
   size_t choice = 0;
   SteadyTime time{};  // when the engine reported it
   int32_t token = 0;
+  int64_t cached_tokens = 0;  // begin
   std::optional<runtime::PositionLogprobs> logprobs;
   /// Of the two rare kinds; null for tokens, of which there are many.
   std::unique_ptr<std::vector<std::optional<runtime::PositionLogprobs>>> prompt_rows;

@@ -53,6 +53,9 @@ class Exchange {
   virtual void respond(HttpResponse response) = 0;
   /// Sends the head at once (body ignored) and keeps the line alive with SSE comments while it is silent.
   virtual void begin_stream(HttpResponse head) = 0;
+  /// Before respond(), when it may take long: if it has not come after the keep-alive interval, the head of a
+  /// 200 goes out and blank lines follow until it does. A failure is then told by the body only.
+  virtual void fill_wait_with_lines() = 0;
   virtual void write(std::string bytes) = 0;
   virtual void finish() = 0;
   /// `callback` runs once when the client goes away before the answer is complete; at once if it has gone
@@ -89,8 +92,9 @@ struct HttpConfig {
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head = {};
   /// Adds headers that depend on the request (CORS) to every answer.
   std::function<void(const HttpRequest&, HttpResponse&)> decorate = {};
-  /// Builds the body of errors that the HTTP layer itself answers (limits, malformed requests).
-  std::function<HttpResponse(int status, const std::string& message)> error_response = {};
+  /// Builds the body of errors that the HTTP layer itself answers (limits, malformed requests: then the
+  /// request is empty).
+  std::function<HttpResponse(const HttpRequest&, int status, const std::string& message)> error_response = {};
   std::function<void(const AccessRecord&)> on_access = {};
   std::function<void(const char* what)> on_exception = {};  // a handler threw; the server goes on
   std::function<void()> on_tick = {};                       // every second, on the IO thread

@@ -39,6 +39,7 @@ constexpr std::chrono::milliseconds kLinger{2'000};  // time for the client to r
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr size_t kKeptBuffer_bytes = 64 * 1024;  // of a connection whose bytes are all sent
 constexpr const char* kSseComment = ": keep-alive\n\n";
+constexpr const char* kBlankLine = "\n";  // JSON may begin with any number of them
 
 void append_chunk(std::string& out, std::string_view bytes) {
   char size[20];
@@ -119,6 +120,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Called by the exchange, on the IO thread; `serial` tells an old exchange from the current one.
   void respond(uint64_t serial, HttpResponse response);
   void begin_stream(uint64_t serial, HttpResponse head);
+  void fill_wait(uint64_t serial);
+  void send_in_chunk(std::string_view bytes);
   void write(uint64_t serial, std::string_view bytes);
   void finish(uint64_t serial);
   void set_disconnect(uint64_t serial, std::function<void()> callback);
@@ -167,6 +170,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_reading_ = false, is_marked_ = false, is_blocked_ = false, head_done_ = false;
   bool keep_alive_ = true, is_head_request_ = false, is_http10_ = false;
   bool is_streaming_ = false, close_after_write_ = false;
+  bool is_waiting_ = false;  // for an answer in one piece, with blank lines
   uint64_t serial_ = 0;
   size_t head_bytes_ = 0, body_mark_ = 0, discarded_ = 0;
   HttpRequest request_;  // head only while reading the body
@@ -208,6 +212,10 @@ class SocketExchange : public Exchange, public std::enable_shared_from_this<Sock
     post([head = std::move(head)](Connection& c, uint64_t serial) mutable {
       c.begin_stream(serial, std::move(head));
     });
+  }
+
+  void fill_wait_with_lines() override {
+    post([](Connection& c, uint64_t serial) { c.fill_wait(serial); });
   }
 
   void write(std::string bytes) override { server_->add_call({connection_, serial_, std::move(bytes), {}}); }
@@ -279,6 +287,7 @@ void Connection::next_request() {
   share_.emplace(server_.body_budget);
   exchange_.reset();
   on_disconnect_ = nullptr;
+  is_waiting_ = false;
   note_.clear();
   status_ = 0;
   ++serial_;
@@ -440,7 +449,7 @@ void Connection::fail(int status, const std::string& message) {
   if (request_.id.empty()) request_.id = random_hex(24);
   state_ = State::handling;
   keep_alive_ = false;
-  respond(serial_, server_.config.error_response(status, message));
+  respond(serial_, server_.config.error_response(request_, status, message));
 }
 
 void Connection::parse_failed(const error_code& ec) {
@@ -495,7 +504,15 @@ std::string Connection::head_text(const HttpResponse& response, bool is_stream, 
 }
 
 void Connection::respond(uint64_t serial, HttpResponse response) {
-  if (serial != serial_ || state_ != State::handling || is_streaming_) return;
+  if (serial != serial_ || state_ != State::handling) return;
+  const bool was_waiting = std::exchange(is_waiting_, false);
+  if (was_waiting) comment_timer_.cancel();
+  if (is_streaming_) {
+    if (!was_waiting) return;
+    send_in_chunk(response.body);  // the head has gone
+    finish(serial);
+    return;
+  }
   status_ = response.status;
   if (server_.is_closing) keep_alive_ = false;
   server_.config.decorate(exchange_ ? exchange_->request() : request_, response);
@@ -513,6 +530,13 @@ void Connection::begin_stream(uint64_t serial, HttpResponse head) {
   if (server_.is_closing || is_http10_) keep_alive_ = false;
   send(head_text(head, true, 0));
   last_write_ = Clock::now();
+  if (!is_waiting_) arm_comment_timer(limits_.keep_alive_interval);
+}
+
+void Connection::fill_wait(uint64_t serial) {
+  if (serial != serial_ || state_ != State::handling || is_streaming_ || is_head_request_) return;
+  is_waiting_ = true;
+  last_write_ = Clock::now();
   arm_comment_timer(limits_.keep_alive_interval);
 }
 
@@ -522,12 +546,17 @@ void Connection::write(uint64_t serial, std::string_view bytes) {
     close();  // the client does not read: the answer is dropped, its generation cancelled
     return;
   }
+  send_in_chunk(bytes);
+  last_write_ = Clock::now();
+}
+
+/// Of an answer without Content-Length.
+void Connection::send_in_chunk(std::string_view bytes) {
   if (is_http10_) {
     send(bytes);
   } else {
     append_chunk(unsent_for_more(), bytes);
   }
-  last_write_ = Clock::now();
 }
 
 void Connection::finish(uint64_t serial) {
@@ -558,7 +587,8 @@ void Connection::set_note(uint64_t serial, std::string note) {
 void Connection::arm_comment_timer(std::chrono::milliseconds delay) {
   comment_timer_.expires_after(delay);
   comment_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
-    if (!ec && self->is_streaming_ && self->state_ == State::handling) self->on_comment_time();
+    const bool is_due = self->is_streaming_ || self->is_waiting_;
+    if (!ec && is_due && self->state_ == State::handling) self->on_comment_time();
   });
 }
 
@@ -568,13 +598,9 @@ void Connection::on_comment_time() {
     arm_comment_timer(limits_.keep_alive_interval - silence);
     return;
   }
-  if (unsent_.empty()) {
-    if (is_http10_) {
-      send(kSseComment);
-    } else {
-      append_chunk(unsent_for_more(), kSseComment);
-    }
-  }
+  const bool is_first_line = is_waiting_ && !is_streaming_;
+  if (is_first_line) begin_stream(serial_, {});
+  if (unsent_.empty() || is_first_line) send_in_chunk(is_waiting_ ? kBlankLine : kSseComment);
   arm_comment_timer(limits_.keep_alive_interval);
 }
 
@@ -794,8 +820,9 @@ void HttpServer::Impl::on_accepted(const error_code& ec, tcp::socket socket) {
 
 void HttpServer::Impl::refuse(tcp::socket socket) {
   const HttpResponse response =
-      config.error_response(503, "The server has reached its limit of " +
-                                     std::to_string(config.limits.max_connections) + " connections.");
+      config.error_response({}, 503,
+                            "The server has reached its limit of " +
+                                std::to_string(config.limits.max_connections) + " connections.");
   const std::string text =
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
       "Connection: close\r\nContent-Length: " +

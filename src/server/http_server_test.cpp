@@ -83,8 +83,8 @@ class HttpServerTest : public ::testing::Test {
     config_.handler = std::move(handler);
     if (!config_.check_head) config_.check_head = [](const HttpRequest&) { return std::nullopt; };
     config_.decorate = [](const HttpRequest&, HttpResponse&) {};
-    config_.error_response = [](int status, const std::string& message) {
-      return error_response(http_error(status, message));
+    config_.error_response = [](const HttpRequest& request, int status, const std::string& message) {
+      return error_response(http_error(status, message), request);
     };
     config_.on_exception = [](const char* what) { ADD_FAILURE() << what; };
     config_.on_access = [this](const AccessRecord& record) {
@@ -339,7 +339,7 @@ TEST_F(HttpServerTest, EchoesPlainRequestIdsOnly) {
 
 TEST_F(HttpServerTest, AnswersExpectContinueOnlyWhenTheHeadIsAccepted) {
   config_.check_head = [](const HttpRequest& request) -> std::optional<HttpResponse> {
-    if (request.path == "/no") return error_response({.status = 401, .message = "key"});
+    if (request.path == "/no") return error_response({.status = 401, .message = "key"}, request);
     return std::nullopt;
   };
   start_echo();

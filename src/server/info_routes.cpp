@@ -68,7 +68,8 @@ void handle_model(const Service& service, const std::shared_ptr<Exchange>& excha
                                       .message = "The model '" + name.substr(0, 200) +
                                                  "' does not exist; this server has: " + served + ".",
                                       .code = "model_not_found",
-                                      .param = "model"}));
+                                      .param = "model"},
+                                     exchange->request()));
     return;
   }
   JsonWriter json;
@@ -88,7 +89,8 @@ void handle_health(const Service& service, const std::shared_ptr<Exchange>& exch
     exchange->respond(error_response({.status = 503,
                                       .message = "The engine has failed; restart the server.",
                                       .type = "server_error",
-                                      .code = "engine_dead"}));
+                                      .code = "engine_dead"},
+                                     exchange->request()));
     return;
   }
   HttpResponse response;
@@ -125,6 +127,17 @@ void handle_version(const Service& service, const std::shared_ptr<Exchange>& exc
   }
   json.end_object();
   exchange->respond(json_response(json));
+}
+
+void handle_stored_response(const Service& /*service*/, const std::shared_ptr<Exchange>& exchange) {
+  exchange->respond(error_response(
+      {.status = 404,
+       .message =
+           "This server stores no responses (`store` is false): there is nothing to get, cancel or delete.",
+       .code = "not_found",
+       .param = "response_id",
+       .hint = "send the whole conversation as `input` of POST /v1/responses"},
+      exchange->request()));
 }
 
 void handle_load(const Service& service, const std::shared_ptr<Exchange>& exchange) {

@@ -2,6 +2,9 @@
 // Route look-up and head checks.
 #include "server/router.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include "base/check.h"
 
 namespace rorqual::server {
@@ -15,6 +18,18 @@ bool matches(const Route& route, std::string_view path) {
   if (path == route.path) return true;
   // A trailing slash is forgiven ("/metrics/"), but not added to "/".
   return route.path.size() > 1 && path.ends_with('/') && path.substr(0, path.size() - 1) == route.path;
+}
+
+constexpr const char* kUsualHeaders =
+    "Authorization, Content-Type, X-Api-Key, X-Request-Id, Anthropic-Version, Anthropic-Beta";
+
+/// Names, commas and blanks only, so that it may be repeated in an answer.
+bool is_header_list(std::string_view list) {
+  constexpr size_t kLongest = 1024;
+  return !list.empty() && list.size() <= kLongest &&
+         std::all_of(list.begin(), list.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == ',' || c == ' ';
+         });
 }
 
 std::string_view media_type(std::string_view content_type) {
@@ -49,8 +64,11 @@ HttpResponse Router::answer_options(const HttpRequest& request, const std::strin
   response.headers.emplace_back("Allow", allowed);
   if (!rules_.cors_origin(request).empty()) {
     response.headers.emplace_back("Access-Control-Allow-Methods", allowed);
+    // Clients in browsers send headers of their own (versions, betas, telemetry); none of them is trusted
+    // here.
+    const std::string_view asked = request.header("access-control-request-headers");
     response.headers.emplace_back("Access-Control-Allow-Headers",
-                                  "Authorization, Content-Type, X-Api-Key, X-Request-Id");
+                                  is_header_list(asked) ? std::string(asked) : kUsualHeaders);
     response.headers.emplace_back("Access-Control-Max-Age", "600");
   }
   return response;
@@ -90,14 +108,14 @@ std::optional<HttpError> Router::check_readiness(const Route& route) const {
 }
 
 std::optional<HttpResponse> Router::check(const HttpRequest& request) const {
-  if (auto error = rules_.check_host(request)) return error_response(*error);
+  if (auto error = rules_.check_host(request)) return error_response(*error, request);
   const std::string allowed = allowed_methods(request.path);
   if (request.method == "OPTIONS" && !allowed.empty()) return answer_options(request, allowed);
 
   const Route* route = find(request.method, request.path);
   if (route == nullptr || !route->is_open) {
     if (auto error = rules_.check_key(request)) {
-      HttpResponse response = error_response(*error);
+      HttpResponse response = error_response(*error, request);
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
       return response;
     }
@@ -106,20 +124,22 @@ std::optional<HttpResponse> Router::check(const HttpRequest& request) const {
     return error_response({.status = 404,
                            .message = "There is no route " + request.path.substr(0, 200) + " here.",
                            .code = "not_found",
-                           .hint = "the API is under /v1, the chat page at /"});
+                           .hint = "the API is under /v1, the chat page at /"},
+                          request);
   }
   if (route == nullptr) {
     HttpResponse response = error_response({.status = 405,
                                             .message = request.method.substr(0, 20) + " is not possible on " +
                                                        request.path.substr(0, 200) + "; use " + allowed + ".",
-                                            .code = "method_not_allowed"});
+                                            .code = "method_not_allowed"},
+                                           request);
     response.headers.emplace_back("Allow", allowed);
     return response;
   }
   if (request.method == "POST") {
-    if (auto error = check_body_headers(request)) return error_response(*error);
+    if (auto error = check_body_headers(request)) return error_response(*error, request);
   }
-  if (auto error = check_readiness(*route)) return error_response(*error);
+  if (auto error = check_readiness(*route)) return error_response(*error, request);
   return std::nullopt;
 }
 

@@ -17,7 +17,7 @@ namespace rorqual::server {
 struct Route {
   enum class Needs : uint8_t { nothing, attached, model };  // attached: also while draining
 
-  std::string method;  // GET (HEAD comes with it) or POST
+  std::string method;  // GET (HEAD comes with it), POST or DELETE
   std::string path;    // exact, or a prefix when it ends with '/' and is not "/" itself
   HttpHandler handler;
   Needs needs = Needs::nothing;
@@ -34,6 +34,8 @@ class Router {
       : rules_(std::move(rules)), readiness_(std::move(readiness)) {}
 
   void add(Route route) { routes_.push_back(std::move(route)); }
+
+  const std::vector<Route>& routes() const { return routes_; }
 
   /// Host, origin, key, path, method, media type, readiness, in this order. nullopt = go on and read the
   /// body.

@@ -31,15 +31,6 @@ std::string loggable(std::string_view text) {
   return out;
 }
 
-HttpHandler not_yet(const char* what) {
-  return [what](const std::shared_ptr<Exchange>& exchange) {
-    exchange->respond(error_response({.status = 501,
-                                      .message = std::string(what) + " is not implemented by this version.",
-                                      .code = "not_implemented",
-                                      .hint = "use /v1/chat/completions"}));
-  };
-}
-
 }  // namespace
 
 struct Server::Impl {
@@ -87,9 +78,15 @@ void Server::Impl::add_model_routes() {
   post({"/v1/completions", "/completions", "/beta/completions"}, handle_completion);
   post({"/tokenize"}, handle_tokenize);
   post({"/detokenize"}, handle_detokenize);
-  for (const char* path : {"/v1/responses", "/responses", "/v1/messages", "/anthropic/v1/messages",
-                           "/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens"}) {
-    router->add({.method = "POST", .path = path, .handler = not_yet(path)});
+  post({"/v1/messages", "/anthropic/v1/messages"}, handle_messages);
+  post({"/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens"}, handle_count_tokens);
+  post({"/v1/responses", "/responses"}, handle_responses);
+  for (const char* method : {"GET", "POST", "DELETE"}) {
+    for (const char* path : {"/v1/responses/", "/responses/"}) {
+      router->add({.method = method, .path = path, .handler = [this](const std::shared_ptr<Exchange>& e) {
+                     handle_stored_response(service, e);
+                   }});
+    }
   }
 }
 
@@ -135,8 +132,8 @@ HttpConfig Server::Impl::http_config() {
   config.check_head = [this](const HttpRequest& request) { return router->check(request); };
   config.handler = [this](std::shared_ptr<Exchange> exchange) { router->dispatch(std::move(exchange)); };
   config.decorate = [this](const HttpRequest& request, HttpResponse& r) { router->decorate(request, r); };
-  config.error_response = [](int status, const std::string& message) {
-    return error_response(http_error(status, message));
+  config.error_response = [](const HttpRequest& request, int status, const std::string& message) {
+    return error_response(http_error(status, message), request);
   };
   config.on_access = [this](const AccessRecord& record) { log_access(record); };
   config.on_exception = [](const char* what) { spdlog::error("http  exception on the IO thread: {}", what); };
@@ -238,6 +235,14 @@ void Server::set_load_progress(double ratio) {
 
 void Server::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) {
   impl_->service.attach(engine, tokenizer);
+}
+
+std::vector<std::string> Server::routes() const {
+  std::vector<std::string> out;
+  for (const Route& route : impl_->router->routes()) {
+    out.push_back(route.method + " " + route.path + (route.is_open ? " open" : ""));
+  }
+  return out;
 }
 
 uint16_t Server::port() const {

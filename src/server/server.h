@@ -33,6 +33,12 @@ struct ServerOptions {
   int64_t max_num_queued_reqs = 0;  // the engine's limit, for refusals that cost nothing; 0 = none
   bool uses_priority = true;        // false: the field of requests is ignored
   bool usage_extension = true;      // our own object in usage: reuse, drafts, preemptions
+  /// Streams of chat and completions: usage in a chunk of its own and only if asked for, as OpenAI does it;
+  /// false: on the last chunk, as DeepSeek does it.
+  bool openai_usage_chunk = false;
+  bool reasoning_alias = false;   // `reasoning` beside `reasoning_content`: vLLM's name
+  bool keep_alive_lines = false;  // blank lines while a whole answer is awaited, as DeepSeek sends them
+  int64_t stream_interval = 1;    // tokens of a piece of a stream, at least
 
   bool access_log = true;  // one line per finished request at info; never any text of it
   std::vector<std::string> access_log_skip = {"/health", "/metrics", "/ready"};
@@ -66,6 +72,9 @@ class Server {
 
   /// Makes the server ready: from here on requests reach the engine. Once.
   void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer);
+
+  /// Every route as "METHOD path", "METHOD path open" for those that need no key.
+  std::vector<std::string> routes() const;
 
   uint16_t port() const;
   std::string url() const;  // http://127.0.0.1:8000

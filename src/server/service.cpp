@@ -98,7 +98,7 @@ bool Service::refuse_if_full(Exchange& exchange) {
                                "try again later, or start the server with a larger --max-queued-requests")
                              .by(Limit::queued_reqs);
       metrics().count_rejection(error.limit());
-      exchange.respond(error_response(http_error(error)));
+      exchange.respond(error_response(http_error(error), exchange.request()));
       return true;
     }
   }

@@ -124,6 +124,9 @@ int64_t unix_time_s();
 
 /// Handlers of routes that need the model. They run on the IO thread and hand the work to a pool at once.
 void handle_chat(Service& service, std::shared_ptr<Exchange> exchange);
+void handle_messages(Service& service, std::shared_ptr<Exchange> exchange);
+void handle_responses(Service& service, std::shared_ptr<Exchange> exchange);
+void handle_count_tokens(Service& service, std::shared_ptr<Exchange> exchange);
 void handle_completion(Service& service, std::shared_ptr<Exchange> exchange);
 void handle_tokenize(Service& service, std::shared_ptr<Exchange> exchange);
 void handle_detokenize(Service& service, std::shared_ptr<Exchange> exchange);
@@ -135,6 +138,7 @@ void handle_metrics(const Service& service, const std::shared_ptr<Exchange>& exc
 void handle_health(const Service& service, const std::shared_ptr<Exchange>& exchange);
 void handle_ready(const Service& service, const std::shared_ptr<Exchange>& exchange);
 void handle_version(const Service& service, const std::shared_ptr<Exchange>& exchange);
+void handle_stored_response(const Service& service, const std::shared_ptr<Exchange>& exchange);
 void handle_load(const Service& service, const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace rorqual::server

@@ -10,6 +10,14 @@ namespace {
 
 constexpr int64_t kNotableTokens = 64;
 
+std::string quoted(std::string_view text) {
+  JsonWriter json;
+  json.string(text);
+  return json.take();
+}
+
+}  // namespace
+
 void write_reuse(JsonWriter& json, const ReuseReport& reuse) {
   json.begin_object().key("prefix").begin_object();
   json.field("cached", reuse.cached_tokens).field("disk", reuse.disk_tokens);
@@ -36,14 +44,6 @@ void write_reuse(JsonWriter& json, const ReuseReport& reuse) {
   json.field("accepted", reuse.accepted_tokens).end_object();
   json.field("replay_trim", reuse.trim_rows).field("preemptions", reuse.preemptions).end_object();
 }
-
-std::string quoted(std::string_view text) {
-  JsonWriter json;
-  json.string(text);
-  return json.take();
-}
-
-}  // namespace
 
 void ReuseReport::add(const runtime::FinishInfo& info, bool is_first_of_prompt) {
   if (is_first_of_prompt) {

@@ -33,6 +33,9 @@ struct Usage {
 /// `reuse` adds our own object `rorqual`; null = without it.
 void write_usage(JsonWriter& json, const Usage& usage, const ReuseReport* reuse = nullptr);
 
+/// Our own object by itself.
+void write_reuse(JsonWriter& json, const ReuseReport& reuse);
+
 /// Why the prompt was not reused further, as one line for the log; empty if there is nothing to say.
 std::string miss_line(const prefix::MissReport& miss, int64_t cached_tokens,
                       const text::Tokenizer& tokenizer);

@@ -368,4 +368,9 @@ std::optional<Json> parse_json(std::string_view text, std::string* message) {
   return std::nullopt;
 }
 
+bool is_json_object(std::string_view text) {
+  const auto value = parse_json(text);
+  return value && value->is_object();
+}
+
 }  // namespace rorqual::text

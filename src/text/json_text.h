@@ -34,4 +34,7 @@ std::string python_float(double value);
 /// on any violation; `message` (may be null) receives what and where.
 std::optional<nlohmann::ordered_json> parse_json(std::string_view text, std::string* message = nullptr);
 
+/// Is it the text of one object, as parse_json takes it?
+bool is_json_object(std::string_view text);
+
 }  // namespace rorqual::text

@@ -382,10 +382,12 @@ Result<runtime::RequestId> RemoteEngine::submit(runtime::Request request,
   RORQUAL_CHECK(sink != nullptr);
   const runtime::EngineInfo& info = impl_->info;
   const runtime::SamplingParams& p = request.sampling;
-  if (!p.forced_tokens.empty() || !p.bad_token_sequences.empty() || !p.logprob_token_ids.empty()) {
-    return Error(Code::unsupported,
-                 "forced_tokens, bad_token_sequences and logprob_token_ids do not exist behind a URL",
-                 "load the model in this process");
+  if (!p.forced_tokens.empty() || !p.bad_token_sequences.empty() || !p.logprob_token_ids.empty() ||
+      p.constraint != nullptr) {
+    return Error(
+        Code::unsupported,
+        "forced_tokens, bad_token_sequences, logprob_token_ids and constraints do not exist behind a URL",
+        "load the model in this process");
   }
   // Other servers generate a token after a scored prompt, which needs its place.
   const bool has_extra = p.max_tokens == 0 && !impl_->server.is_rorqual;

@@ -33,9 +33,10 @@ struct RemoteServer {
 
 /// Differences from the local engine: rows, and tokens unless is_streaming, arrive together at a request's
 /// end; a cancelled request's connection is closed; no logits rows; prompt_logprobs requests ask other
-/// servers for one token, because they refuse max_tokens 0; forced_tokens and bad_token_sequences are refused
-/// (unsupported). 429 and 503 are tried again after the Retry-After that the server names, a few times,
-/// unless the answer is passed on as it comes (is_streaming); nothing else is.
+/// servers for one token, because they refuse max_tokens 0; forced_tokens, bad_token_sequences,
+/// logprob_token_ids and constraints are refused (unsupported). 429 and 503 are tried again after the
+/// Retry-After that the server names, a few times, unless the answer is passed on as it comes (is_streaming);
+/// nothing else is.
 class RemoteEngine final : public runtime::Engine {
  public:
   /// Asks for models and version. Errors: unavailable, invalid_argument (URL; model that is not served;

@@ -51,6 +51,24 @@ class Metered:
         return sum(v for k, v in self.metrics().items() if k.split("{")[0] == name and labels in k)
 
 
+def named_events(server, path, body):
+    """(name, data) of all events of a stream that names them; there is no [DONE]."""
+    status, headers, text = server.request("POST", path, {**body, "stream": True})
+    if status != 200:
+        raise AssertionError(f"status {status}: {text[:500]}")
+    assert headers["Content-Type"].startswith("text/event-stream"), headers
+    pieces = text.split("\n\n")
+    assert pieces[-1] == "", "the stream must end with a blank line"
+    events = []
+    for piece in pieces[:-1]:
+        if piece.startswith(":"):
+            continue
+        name, data = piece.split("\n")
+        assert name.startswith("event: ") and data.startswith("data: "), piece
+        events.append((name[7:], json.loads(data[6:])))
+    return events
+
+
 class Server(Metered):
     """One scripted server process; script lines are dicts (runtime/scripted_engine.h), options go to the program."""
 
@@ -72,6 +90,8 @@ class Server(Metered):
             raise RuntimeError(f"the server did not start: {line!r} {text}")
         self.port = int(line.split()[1])
         self.key = options.get("key")
+        if "routes" in options:  # "METHOD path" or "METHOD path open"
+            self.routes = [r.split() for r in self.process.stdout.readline().rstrip("\n").split("\t")[1:]]
 
     def log_text(self):
         self.log.seek(0)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real server over the scripted engine, for black-box tests: scripted_server TOKENIZER SCRIPT [name=value
 // …]. Lines of the script may give "text" instead of "tokens"; control tokens are recognised in it. Prints
-// "listening PORT" when it accepts connections. SIGTERM stops it gracefully, a second one at once.
+// "listening PORT" when it accepts connections; with routes=1, then a line with all routes. SIGTERM
+// stops it gracefully, a second one at once.
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -76,6 +77,10 @@ server::ServerOptions server_options(const std::map<std::string, std::string>& a
   text("demonstration", [&](const std::string& v) { options.is_demonstration = v == "1"; });
   text("model", [&](const std::string& v) { options.served_model_names.push_back(v); });
   text("alias", [&](const std::string& v) { options.served_model_names.push_back(v); });
+  text("keep_alive_lines", [&](const std::string& v) { options.keep_alive_lines = v == "1"; });
+  text("usage_chunk", [&](const std::string& v) { options.openai_usage_chunk = v == "openai"; });
+  text("reasoning_alias", [&](const std::string& v) { options.reasoning_alias = v == "1"; });
+  text("stream_interval", [&](const std::string& v) { options.stream_interval = std::stoll(v); });
   milliseconds("keep_alive_ms", options.keep_alive_interval);
   milliseconds("shutdown_ms", options.shutdown_timeout);
   milliseconds("header_ms", options.header_timeout);
@@ -130,6 +135,11 @@ int main(int argc, char** argv) {
     (*server)->attach(**engine, *tokenizer);
   }
   std::cout << "listening " << (*server)->port() << std::endl;
+  if (arguments.contains("routes")) {
+    std::string line = "routes";
+    for (const std::string& route : (*server)->routes()) line += "\t" + route;
+    std::cout << line << std::endl;
+  }
 
   int signal = 0;
   sigwait(&signals, &signal);

@@ -53,13 +53,12 @@ class Plain(ApiTest):
         self.assertEqual(last["choices"][0]["finish_reason"], "stop")
         self.assertEqual(list(last["usage"]), USAGE_KEYS)
 
-    def test_sends_one_usage_piece_of_its_own_when_asked(self):
+    def test_usage_that_was_asked_for_is_null_until_the_last_piece(self):
         events = self.server.events("/v1/chat/completions",
                                     self.server.chat(stream_options={"include_usage": True}))
-        self.assertEqual(events[-1]["choices"], [])
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "stop")
         self.assertEqual(list(events[-1]["usage"]), USAGE_KEYS)
         self.assertTrue(all(e["usage"] is None for e in events[:-1]))
-        self.assertEqual(events[-2]["choices"][0]["finish_reason"], "stop")
 
     def test_sends_usage_with_every_piece_when_asked(self):
         options = {"include_usage": True, "continuous_usage_stats": True}
@@ -112,6 +111,38 @@ class Plain(ApiTest):
         long = [{"role": "user", "content": "word " * 2_000_000}]
         error = self.error("/v1/chat/completions", self.server.chat(messages=long))
         self.assertIn("16384", error["message"])
+
+
+class OpenAiForms(ApiTest):
+    script = [{"text": "Let me think." + THINK_END + "The answer is 4."}]
+    options = {"usage_chunk": "openai", "reasoning_alias": 1}
+
+    def test_usage_comes_in_a_piece_of_its_own_if_asked_for(self):
+        for path, body in (("/v1/chat/completions", self.server.chat()),
+                           ("/v1/completions", {"model": "rorqual-mini", "prompt": "a"})):
+            events = self.server.events(path, {**body, "stream_options": {"include_usage": True}})
+            self.assertEqual(events[-1]["choices"], [])
+            self.assertEqual(list(events[-1]["usage"]), USAGE_KEYS)
+            self.assertTrue(all(e["usage"] is None for e in events[:-1]))
+            self.assertEqual(events[-2]["choices"][0]["finish_reason"], "stop")
+            self.assertTrue(all("usage" not in e for e in self.server.events(path, body)))
+
+    def test_reasoning_has_both_names(self):
+        fields = self.server.chat(thinking={"type": "enabled"})
+        message = self.server.post("/v1/chat/completions", fields)["choices"][0]["message"]
+        self.assertEqual(message["reasoning"], "Let me think.")
+        self.assertEqual(message["reasoning"], message["reasoning_content"])
+        events = self.server.events("/v1/chat/completions", fields)
+        self.assertEqual(joined(events, "reasoning"), "Let me think.")
+        self.assertEqual(joined(events, "reasoning_content"), "Let me think.")
+        turn = {"role": "assistant", "content": "4", "reasoning": "Let me think."}
+        with_tools = {"tools": [WEATHER], "thinking": {"type": "enabled"}}
+        counts = [self.server.post("/tokenize", {**with_tools, "messages": [
+            {"role": "user", "content": "a"}, t, {"role": "user", "content": "b"}]})["count"]
+            for t in (turn, {"role": "assistant", "content": "4", "reasoning_content": "Let me think."},
+                      {"role": "assistant", "content": "4"})]
+        self.assertEqual(counts[0], counts[1])
+        self.assertGreater(counts[0], counts[2])
 
 
 class Reasoning(ApiTest):

@@ -44,13 +44,13 @@ class Completions(ApiTest):
         self.assertEqual(body["choices"][0]["finish_reason"], "length")
 
     def test_streams_text_and_usage(self):
-        for options, pieces in ((None, 0), ({"include_usage": True}, 1)):
+        for options in (None, {"include_usage": True}):
             fields = {"model": "rorqual-mini", "prompt": ["one", "uno"], **({"stream_options": options} if options else {})}
             events = self.server.events("/v1/completions", fields)
             for index in (0, 1):
                 text = "".join(c["text"] for e in events for c in e["choices"] if c["index"] == index)
                 self.assertEqual(text, " two three four")
-            self.assertEqual(sum(e["choices"] == [] for e in events), pieces)
+            self.assertTrue(all(len(e["choices"]) == 1 for e in events))
             self.assertEqual(sum(bool(e.get("usage")) for e in events), 1)
             self.assertTrue(events[-1]["usage"])
 

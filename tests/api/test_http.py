@@ -7,11 +7,7 @@ import unittest
 
 from harness import ApiTest, Server
 
-OPEN = ["/", "/chat.css", "/chat.js", "/health"]
-GUARDED_GET = ["/v1/models", "/models", "/v1/models/rorqual-mini", "/metrics", "/version", "/ping", "/load", "/ready"]
-GUARDED_POST = ["/v1/chat/completions", "/chat/completions", "/beta/chat/completions", "/v1/completions", "/completions",
-                "/beta/completions", "/tokenize", "/detokenize", "/v1/responses", "/v1/messages",
-                "/anthropic/v1/messages", "/v1/messages/count_tokens"]
+OPEN = {"GET /", "GET /chat.css", "GET /chat.js", "GET /health"}
 
 
 class Routes(ApiTest):
@@ -40,10 +36,6 @@ class Routes(ApiTest):
         self.assertGreater(version["vocab_size"], 0)
         self.assertLessEqual({"model", "numerics", "kernels", "switches"}, set(version))
         self.assertEqual(json.loads(self.server.get("/load"))["server_load"], 0)
-
-    def test_later_protocols_say_so(self):
-        for path in ("/v1/responses", "/v1/messages"):
-            self.assertIn("not implemented", self.error(path, {}, 501)["message"])
 
     def test_page_is_self_contained_and_guarded_by_policy(self):
         status, headers, html = self.server.request("GET", "/")
@@ -103,23 +95,38 @@ class Routes(ApiTest):
 
 
 class Keys(ApiTest):
-    options = {"key": "s3cret-key"}
+    options = {"key": "s3cret-key", "routes": 1}
+
+    def routes(self):
+        """(method, path, open) of every route, as the program says it; prefixes get a last part."""
+        return [(method, path + "x" if path.endswith("/") and path != "/" else path, bool(rest))
+                for method, path, *rest in self.server.routes]
 
     def test_every_route_but_health_and_page_needs_the_key(self):
+        routes = self.routes()
+        self.assertGreater(len(routes), 30)
+        self.assertEqual({f"{m} {p}" for m, p, is_open in routes if is_open}, OPEN)
         for key in ("", "Bearer wrong", "Bearer s3cret-ke", "Bearer s3cret-keyy", "s3cret-key"):
-            for path in OPEN:
-                self.assertEqual(self.server.request("GET", path, headers={"Authorization": key})[0], 200, path)
-            for method, paths in (("GET", GUARDED_GET + ["/unknown"]), ("POST", GUARDED_POST)):
-                for path in paths:
-                    status, headers, text = self.server.request(method, path, "{}" if method == "POST" else None,
-                                                                {"Authorization": key})
-                    self.assertEqual(status, 401, path)
-                    self.assertEqual(json.loads(text)["error"]["type"], "authentication_error")
-                    self.assertEqual(headers["WWW-Authenticate"], "Bearer")
-        for path in GUARDED_GET:
-            self.server.get(path)
+            for method, path, is_open in [*routes, ("GET", "/unknown", False), ("PUT", "/v1/models", False)]:
+                status, headers, text = self.server.request(method, path, "{}" if method == "POST" else None,
+                                                            {"Authorization": key})
+                self.assertEqual(status, 200 if is_open else 401, path)
+                if is_open:
+                    continue
+                self.assertEqual(json.loads(text)["error"]["type"], "authentication_error")
+                self.assertEqual(headers["WWW-Authenticate"], "Bearer")
+        for method, path, _ in routes:
+            if method == "GET":
+                self.assertIn(self.server.request(method, path)[0], (200, 404), path)
         self.assertNotIn("s3cret-key", self.server.log_text())
         self.assertNotIn("s3cret-key", self.server.get("/metrics"))
+
+    def test_the_page_of_the_api_names_every_route(self):
+        with open("../../docs/api.md", encoding="utf-8") as file:
+            page = file.read()
+        for _, path, _ in self.routes():
+            stem = path[:-1] if path.endswith("/x") else path
+            self.assertTrue(f"`{stem}" in page or path.startswith("/chat."), path)
 
 
 class Metrics(ApiTest):
@@ -205,17 +212,69 @@ class Loading(unittest.TestCase):
         self.assertIn("<title>", server.get("/"))
 
 
+class BlankLines(unittest.TestCase):
+    def ask(self, **options):
+        """Raw bytes of an answer in one piece that takes a while."""
+        server = Server([{"text": "a", "first_pause_ms": 400, **options.pop("line", {})}], keep_alive_ms=100, **options)
+        self.addCleanup(server.stop)
+        with server.socket() as line:
+            body = json.dumps(server.chat()).encode()
+            line.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            return b"".join(iter(lambda: line.recv(65536), b""))
+
+    def test_fill_the_wait_if_wanted(self):
+        head, rest = self.ask(keep_alive_lines=1).split(b"\r\n\r\n", 1)
+        self.assertIn(b"200 OK", head)
+        self.assertIn(b"Transfer-Encoding: chunked", head)
+        self.assertGreaterEqual(rest.count(b"1\r\n\n\r\n"), 2)
+        server = Server([{"text": "a", "first_pause_ms": 300}], keep_alive_ms=50, keep_alive_lines=1)
+        self.addCleanup(server.stop)
+        self.assertEqual(server.post("/v1/chat/completions", server.chat())["choices"][0]["message"]["content"], "a")
+
+    def test_a_late_failure_is_in_the_body(self):
+        answer = self.ask(keep_alive_lines=1, line={"error": "the kernel failed"})
+        self.assertIn(b"200 OK", answer)
+        self.assertIn(b"the kernel failed", answer)
+
+    def test_are_not_sent_otherwise(self):
+        head, rest = self.ask().split(b"\r\n\r\n", 1)
+        self.assertIn(b"Content-Length", head)
+        self.assertTrue(rest.startswith(b"{"))
+
+
 class Cors(unittest.TestCase):
+    def test_is_off_unless_an_origin_is_listed(self):
+        server = Server([{"text": "a"}])
+        self.addCleanup(server.stop)
+        asked = {"Origin": "https://ui.example", "Access-Control-Request-Method": "POST",
+                 "Access-Control-Request-Headers": "content-type"}
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
+            status, headers, _ = server.request("OPTIONS", path, headers=asked)
+            self.assertEqual(status, 204)
+            self.assertEqual([h for h in headers if h.startswith("Access-Control")], [])
+
     def test_listed_origins_get_headers(self):
-        server = Server([{"text": "a"}], origin="https://ui.example")
+        server = Server([{"text": "a"}], origin="https://ui.example", key="k")
         self.addCleanup(server.stop)
         origin = {"Origin": "https://ui.example"}
-        status, headers, _ = server.request("OPTIONS", "/v1/chat/completions", headers=origin)
-        self.assertEqual(status, 204)
+        asked = {**origin, "Access-Control-Request-Method": "POST", "Authorization": "",
+                 "Access-Control-Request-Headers": "authorization,anthropic-version,x-stainless-os"}
+        status, headers, _ = server.request("OPTIONS", "/v1/messages", headers=asked)
+        self.assertEqual(status, 204, "a preflight carries no key")
         self.assertEqual(headers["Access-Control-Allow-Origin"], "https://ui.example")
+        self.assertEqual(headers["Access-Control-Allow-Headers"], asked["Access-Control-Request-Headers"])
+        self.assertIn("POST", headers["Access-Control-Allow-Methods"])
         self.assertNotIn("Access-Control-Allow-Credentials", headers)
+        bad = {**asked, "Access-Control-Request-Headers": "a;b"}
+        _, headers, _ = server.request("OPTIONS", "/v1/messages", headers=bad)
+        self.assertIn("Authorization", headers["Access-Control-Allow-Headers"])
         status, headers, _ = server.request("POST", "/v1/chat/completions", server.chat(), origin)
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, "https://ui.example"))
+        other = {"Origin": "https://other.example"}
+        status, headers, _ = server.request("POST", "/v1/chat/completions", server.chat(), other)
+        self.assertEqual(status, 403)
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
 
 
 if __name__ == "__main__":

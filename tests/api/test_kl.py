@@ -7,11 +7,13 @@ import http.server
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
 from harness import ROOT, TOKENIZER, Program
 
@@ -24,6 +26,25 @@ def corpus_text():
     """Prose, code and markup of the chat format: about 3,000 tokens."""
     parts = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("architecture.md", "errors.md")]
     return "\n".join(parts) + "<｜User｜>What is 17 + 25?<｜Assistant｜></think>It is 42."
+
+
+def safetensors(path):
+    """Arrays of a file by name, flat."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    arrays = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        code = {"F32": "f", "I32": "i", "I64": "q"}[entry["dtype"]]
+        begin, end = entry["data_offsets"]
+        raw = data[8 + size + begin:8 + size + end]
+        arrays[name] = list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+    return arrays
+
+
+def f32_bits(value):
+    return struct.pack("<f", value)
 
 
 def run(*arguments, code=0, environment=None):
@@ -59,6 +80,9 @@ class SameFile(KlTest):
         program = Program("--max-logprobs", "512", environment={"RORQUAL_API_KEY": KEY})
         cls.addClassCleanup(program.stop)
         cls.url = program.url
+        request = urllib.request.Request(cls.url + "/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            cls.model = json.load(response)["data"][0]["id"]
 
     def test_for_streams_threads_and_transport(self):
         first, summary = self.capture("a.npz", "--streams", 1, "--threads", 1)
@@ -78,6 +102,42 @@ class SameFile(KlTest):
         self.assertEqual((compared["mean_kl"], compared["max"], compared["top1"]), (0, 0, 1))
         other, _ = self.capture("d.npz", "--url", self.url + "/v1", "--tokenizer", TOKENIZER, **remote)
         self.assertEqual(first, other, "tokenised here")
+
+    def test_prompt_logprobs_over_http_are_those_of_the_capture(self):
+        """Token ids in, 512 log-probabilities per position out, no prefix cache read: the bits of the capture in process."""
+        self.capture("a.safetensors", "--top-k", 512)
+        arrays = safetensors(self.folder / "a.safetensors")
+        ids, begin, first = (arrays[f"window_{n}"] for n in ("ids", "begin", "first_scored"))
+        rows = 0
+        for repeat in range(2):  # the second time the prefix cache could have helped
+            rows = 0
+            for window in range(len(first)):
+                prompt = ids[begin[window]:begin[window + 1]]
+                answer = self.post("/v1/completions", {"model": self.model, "prompt": prompt, "max_tokens": 1,
+                                                       "temperature": 0, "prompt_logprobs": 512})
+                self.assertEqual(answer["usage"]["prompt_cache_hit_tokens"], 0)
+                self.assertEqual(answer["usage"]["rorqual"]["prefix"]["miss"]["reason"], "bypassed")
+                scores = answer["choices"][0]["prompt_logprobs"]
+                self.assertEqual((len(scores), scores[0]), (len(prompt), None))
+                for position in range(first[window], len(prompt)):
+                    self.compare_row(scores[position], prompt[position], arrays, rows)
+                    rows += 1
+        self.assertEqual(rows, len(arrays["tok_id"]))
+        self.assertGreaterEqual(rows, 256)
+
+    def compare_row(self, entries, token, arrays, row):
+        self.assertEqual(int(next(iter(entries))), token)
+        self.assertEqual(arrays["tok_id"][row], token)
+        self.assertEqual(f32_bits(entries[str(token)]["logprob"]), f32_bits(arrays["tok_lp"][row]))
+        best = {int(k): v for k, v in entries.items() if v["rank"] <= 512}
+        expected = zip(arrays["top_ids"][row * 512:(row + 1) * 512], arrays["top_lps"][row * 512:(row + 1) * 512])
+        self.assertEqual({k: f32_bits(v["logprob"]) for k, v in best.items()}, {k: f32_bits(v) for k, v in expected})
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
+                                         {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=300) as response:
+            return json.load(response)
 
     def test_refusals_of_the_server_say_what_to_do(self):
         def refused(*arguments, key):
