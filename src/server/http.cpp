@@ -3,6 +3,8 @@
 #include "server/http.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 namespace rorqual::server {
 
@@ -67,6 +69,15 @@ const char* reason_phrase(int status) {
     default:
       return status >= 500 ? "Internal Server Error" : "Error";
   }
+}
+
+Error bind_error(const HttpConfig& config, int number) {
+  const std::string where = "port " + std::to_string(config.port) + " on " + config.host;
+  if (number == EADDRINUSE) {
+    return {Code::io, where + " is in use by another process", "--port 8001, or --port 0 for any free port"};
+  }
+  if (number == EACCES) return {Code::io, where + ": permission denied", "use a port above 1023"};
+  return {Code::io, "cannot listen on " + where + ": " + std::strerror(number), "check --host and --port"};
 }
 
 }  // namespace rorqual::server

@@ -125,6 +125,10 @@ void begin_write_batch();
 void end_write_batch();
 
 const char* reason_phrase(int status);
+
+/// Why the server cannot listen, `number` being that of the system's error.
+Error bind_error(const HttpConfig& config, int number);
+
 bool equal_ignoring_case(std::string_view a, std::string_view b);
 
 }  // namespace rorqual::server

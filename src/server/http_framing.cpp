@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of Host, Content-Length and Transfer-Encoding.
+// Checks of Host, Content-Length and Transfer-Encoding; heads and chunks of answers.
 #include "server/http_framing.h"
 
 #include <algorithm>
+#include <charconv>
 #include <vector>
 
 namespace rorqual::server {
@@ -59,6 +60,29 @@ std::optional<std::string> framing_problem(const HttpRequest& request, bool is_h
     return "Transfer-Encoding is " + quoted(codings.front()) + ", expected chunked, once.";
   }
   return std::nullopt;
+}
+
+std::string response_head(const HttpResponse& response, const HeadFacts& facts) {
+  std::string head =
+      "HTTP/1.1 " + std::to_string(response.status) + " " + reason_phrase(response.status) + "\r\n";
+  const auto add = [&head](std::string_view name, std::string_view value) {
+    head.append(name).append(": ").append(value).append("\r\n");
+  };
+  if (!response.content_type.empty()) add("Content-Type", response.content_type);
+  const bool has_length = facts.length && response.status != 204 && response.status != 304;
+  if (has_length) add("Content-Length", std::to_string(*facts.length));
+  if (facts.is_chunked) add("Transfer-Encoding", "chunked");
+  add("X-Request-Id", facts.id);
+  add("X-Content-Type-Options", "nosniff");
+  for (const auto& [name, value] : response.headers) add(name, value);
+  add("Connection", facts.keep_alive ? "keep-alive" : "close");
+  return head + "\r\n";
+}
+
+void append_chunk(std::string& out, std::string_view bytes) {
+  char size[20];
+  const auto end = std::to_chars(size, size + 16, bytes.size(), 16).ptr;
+  out.append(size, end).append("\r\n").append(bytes).append("\r\n");
 }
 
 }  // namespace rorqual::server

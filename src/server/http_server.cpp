@@ -4,12 +4,13 @@
 // thread takes as a whole; then every connection that got bytes sends them by one system call. Each
 // connection always reads, also while its request is being answered: that is how a client that goes away is
 // noticed.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/asio.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
-#include <charconv>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
@@ -40,12 +41,6 @@ constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr size_t kKeptBuffer_bytes = 64 * 1024;  // of a connection whose bytes are all sent
 constexpr const char* kSseComment = ": keep-alive\n\n";
 constexpr const char* kBlankLine = "\n";  // JSON may begin with any number of them
-
-void append_chunk(std::string& out, std::string_view bytes) {
-  char size[20];
-  const auto end = std::to_chars(size, size + 16, bytes.size(), 16).ptr;
-  out.append(size, end).append("\r\n").append(bytes).append("\r\n");
-}
 
 class Connection;
 
@@ -155,7 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void complete();
   void lost();
   void log(int status);
-  std::string head_text(const HttpResponse& response, bool is_stream, size_t body_bytes) const;
+  std::string head_text(const HttpResponse& response, std::optional<size_t> length) const;
   void next_request();
   void after_answer();
 
@@ -456,12 +451,10 @@ void Connection::parse_failed(const error_code& ec) {
   if (!head_done_) request_ = {};
   if (ec == http::error::header_limit) {
     const bool in_target = parser_->get().target().empty();
-    fail(in_target ? 414 : 431, std::string(in_target ? "The request line" : "The request header") +
-                                    " is longer than " + std::to_string(limits_.max_header_bytes) +
-                                    " bytes.");
+    fail(in_target ? 414 : 431, fmt::format("The request {} is longer than {} bytes.",
+                                            in_target ? "line" : "header", limits_.max_header_bytes));
   } else if (ec == http::error::body_limit) {
-    fail(413, "The request body is larger than the limit of " + std::to_string(limits_.max_body_bytes) +
-                  " bytes.");
+    fail(413, fmt::format("The request body is larger than the limit of {} bytes.", limits_.max_body_bytes));
   } else {
     fail(400, "The request is not valid HTTP/1.1: " + ec.message() + ".");
   }
@@ -484,23 +477,12 @@ void Connection::on_read_timeout() {
   }
 }
 
-std::string Connection::head_text(const HttpResponse& response, bool is_stream, size_t body_bytes) const {
-  std::string head =
-      "HTTP/1.1 " + std::to_string(response.status) + " " + reason_phrase(response.status) + "\r\n";
-  const auto add = [&head](std::string_view name, std::string_view value) {
-    head.append(name).append(": ").append(value).append("\r\n");
-  };
-  if (!response.content_type.empty()) add("Content-Type", response.content_type);
-  if (!is_stream) {
-    if (response.status != 204 && response.status != 304) add("Content-Length", std::to_string(body_bytes));
-  } else if (!is_http10_) {
-    add("Transfer-Encoding", "chunked");
-  }
-  add("X-Request-Id", exchange_ ? exchange_->request().id : request_.id);
-  add("X-Content-Type-Options", "nosniff");
-  for (const auto& [name, value] : response.headers) add(name, value);
-  add("Connection", keep_alive_ ? "keep-alive" : "close");
-  return head + "\r\n";
+/// `length`: bytes of the body, absent for a stream.
+std::string Connection::head_text(const HttpResponse& response, std::optional<size_t> length) const {
+  return response_head(response, {.length = length,
+                                  .is_chunked = !length && !is_http10_,
+                                  .keep_alive = keep_alive_,
+                                  .id = exchange_ ? exchange_->request().id : request_.id});
 }
 
 void Connection::respond(uint64_t serial, HttpResponse response) {
@@ -516,7 +498,7 @@ void Connection::respond(uint64_t serial, HttpResponse response) {
   status_ = response.status;
   if (server_.is_closing) keep_alive_ = false;
   server_.config.decorate(exchange_ ? exchange_->request() : request_, response);
-  std::string bytes = head_text(response, false, response.body.size());
+  std::string bytes = head_text(response, response.body.size());
   if (!is_head_request_) bytes += response.body;
   complete();
   send(bytes);
@@ -528,7 +510,7 @@ void Connection::begin_stream(uint64_t serial, HttpResponse head) {
   is_streaming_ = true;
   server_.config.decorate(exchange_->request(), head);
   if (server_.is_closing || is_http10_) keep_alive_ = false;
-  send(head_text(head, true, 0));
+  send(head_text(head, std::nullopt));
   last_write_ = Clock::now();
   if (!is_waiting_) arm_comment_timer(limits_.keep_alive_interval);
 }
@@ -702,17 +684,6 @@ void Connection::after_answer() {
   read();
 }
 
-Error bind_error(const HttpConfig& config, const error_code& ec) {
-  const std::string where = "port " + std::to_string(config.port) + " on " + config.host;
-  if (ec == asio::error::address_in_use) {
-    return {Code::io, where + " is in use by another process", "--port 8001, or --port 0 for any free port"};
-  }
-  if (ec == asio::error::access_denied) {
-    return {Code::io, where + ": permission denied", "use a port above 1023"};
-  }
-  return {Code::io, "cannot listen on " + where + ": " + ec.message(), "check --host and --port"};
-}
-
 }  // namespace
 
 /// Any thread. The IO thread is woken at once, or at the end of this thread's write batch.
@@ -879,7 +850,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config) {
   if (!ec) impl->acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
   if (!ec) impl->acceptor.bind(endpoint, ec);
   if (!ec) impl->acceptor.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) return bind_error(c, ec);
+  if (ec) return bind_error(c, ec.value());
   impl->bound_port = impl->acceptor.local_endpoint(ec).port();
 
   impl->accept();
