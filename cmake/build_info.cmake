@@ -18,7 +18,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     string(REGEX MATCH "[0-9]+[.][0-9.]+" prometheus_version "${prometheus}")
     set(libraries "boost ${Boost_VERSION_STRING}" "cli11 ${CLI11_VERSION}" "fmt ${fmt_VERSION}"
         "nlohmann-json ${nlohmann_json_VERSION}" "openssl ${OPENSSL_VERSION}" "prometheus-cpp ${prometheus_version}"
-        "simdjson ${simdjson_VERSION}" "spdlog ${spdlog_VERSION}" "xxhash ${xxhash_version}")
+        "simdjson ${simdjson_VERSION}" "spdlog ${spdlog_VERSION}" "xgrammar 0.2.9" "xxhash ${xxhash_version}")
     file(CONFIGURE OUTPUT ${configured} @ONLY CONTENT [=[
 set(out [==[@out@]==])
 set(source [==[@PROJECT_SOURCE_DIR@]==])

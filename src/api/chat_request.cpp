@@ -8,6 +8,7 @@
 #include "api/extension_fields.h"
 #include "api/request.h"
 #include "api/request_draft.h"
+#include "api/structured_outputs.h"
 #include "text/json_text.h"
 
 namespace rorqual::api {
@@ -102,11 +103,17 @@ void read_tool_choice(BodyReader& reader, const Json& body, RequestDraft& draft)
   if (name == "required") draft.tool_choice = ToolChoice::required;
 }
 
-void read_response_format(BodyReader& reader, const Json& body, RequestDraft& draft) {
+void read_response_format(BodyReader& reader, const Json& body, const ApiPolicy& policy,
+                          RequestDraft& draft) {
   const Json* format = reader.find(body, "response_format");
   if (format == nullptr || !reader.expect_object(*format, "an object with field `type`")) return;
   draft.has_format = true;
   const auto scope = reader.enter("response_format");
+  if (policy.extensions && format->value("type", Json()) == "structural_tag") {
+    draft.request.constraint = {Constraint::Kind::structural_tag,
+                                text::json_text(*format, text::JsonStyle::compact)};
+    return;
+  }
   const std::string type =
       reader.require_variant(*format, "type", {"json_object", "json_schema", "regex", "text"});
   if (type == "json_object") draft.format = ResponseFormat::json_object;
@@ -146,32 +153,6 @@ void read_template_fields(BodyReader& reader, const Json& body, const ApiPolicy&
   if (!reader.boolean_or(*kwargs, "drop_thinking", true)) {
     request.conversation.keep_reasoning = text::KeepReasoning::all;
   }
-}
-
-/// One of vLLM's structured_outputs in place of a response format.
-void read_structured_outputs(BodyReader& reader, const Json& body, const ApiPolicy& policy,
-                             RequestDraft& draft) {
-  const Json* outputs = policy.extensions ? reader.find(body, "structured_outputs") : nullptr;
-  if (outputs == nullptr || !reader.expect_object(*outputs, "a map")) return;
-  const auto scope = reader.enter("structured_outputs");
-  auto& constraint = draft.request.constraint;
-  int count = 0;
-  for (const auto& [key, kind] : {std::pair{"json", Constraint::Kind::json},
-                                  {"regex", Constraint::Kind::regex},
-                                  {"choice", Constraint::Kind::choice},
-                                  {"grammar", Constraint::Kind::grammar},
-                                  {"structural_tag", Constraint::Kind::structural_tag}}) {
-    const Json* value = reader.find(*outputs, key);
-    if (value == nullptr) continue;
-    ++count;
-    constraint = {kind, value->is_string() ? value->get<std::string>()
-                                           : text::json_text(*value, text::JsonStyle::compact)};
-  }
-  if (reader.boolean_or(*outputs, "json_object", false)) {
-    ++count;
-    constraint = {Constraint::Kind::json, ""};
-  }
-  if (count != 1) reader.fail("field `structured_outputs`: exactly one kind of constraint is expected");
 }
 
 /// What vLLM's fields say of the end of the conversation.
@@ -224,11 +205,11 @@ ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   read_effort(reader, body, "reasoning_effort", policy, draft);
   read_tools(reader, body, draft);
   read_tool_choice(reader, body, draft);
-  read_response_format(reader, body, draft);
+  read_response_format(reader, body, policy, draft);
   read_sampling(reader, body, policy, draft);
   read_stream(reader, body, policy, draft);
   read_template_fields(reader, body, policy, draft);
-  read_structured_outputs(reader, body, policy, draft);
+  read_structured_outputs(reader, body, policy, draft.request.constraint);
   read_prompt_fields(reader, body, policy, draft.request.prompt);
   check_fields_without_effect(reader, body, policy);
   draft.request.echo = policy.extensions && reader.boolean_or(body, "echo", false);

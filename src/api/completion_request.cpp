@@ -5,6 +5,7 @@
 #include "api/limits.h"
 #include "api/request.h"
 #include "api/request_draft.h"
+#include "api/structured_outputs.h"
 #include "text/json_text.h"
 
 namespace rorqual::api {
@@ -148,12 +149,11 @@ ApiResult<CompletionRequest> parse(std::string_view text, const ApiPolicy& polic
   read_stream(reader, body, policy, request.stream);
   read_prompt_fields(reader, body, policy, request.prompt);
   check_fields_without_effect(reader, body, policy);
+  read_response_constraint(reader, body, policy, request.constraint);
+  read_structured_outputs(reader, body, policy, request.constraint);
   if (!reader.ok()) return reader.error();
   if (auto problem = check_model(request.model, policy)) return *problem;
   if (auto problem = refuse_fields(body, policy)) return *problem;
-  if (policy.extensions && reader.find(body, "structured_outputs") != nullptr) {
-    return ApiError::conversion("structured_outputs is not supported in completions by this server yet.");
-  }
   if (auto problem = check_completion(draft, request, policy)) return *problem;
   request.sampling = std::move(draft.request.sampling);
   return request;

@@ -18,8 +18,8 @@ struct ApiPolicy {
   bool max_completion_tokens = true;     // overrides max_tokens; false: ignored
   bool extensions = true;                // vLLM's fields (top_k, min_p, prompt_logprobs, …); false: ignored
   bool names_fields = true;  // errors say which field is at fault (`param`); false: null, as official
-  bool force_tools_in_thinking = false;  // false: 400 for tool_choice required/named with thinking on
-  int32_t max_choices = 16;              // n
+  bool force_tools_in_thinking = true;  // false: 400 for tool_choice required/named with thinking on
+  int32_t max_choices = 16;             // n
   int32_t max_top_logprobs = 20;
   int32_t max_logprobs = 20;  // prompt_logprobs and completions' logprobs; -1 = whole vocabulary allowed
   int64_t max_tokens_limit = 393216;

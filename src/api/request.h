@@ -32,7 +32,10 @@ struct Constraint {
     structural_tag
   };
   Kind kind = Kind::none;
-  std::string text;  // json: schema ("" = any value); regex; tool_call…: tool list; all as compact JSON
+  std::string text;  // json: schema ("" = any object); regex; tool_call…: tool list; all as compact JSON
+  /// For the grammar where it is not `text`: with the definitions that the strict normal form leaves out.
+  std::string enforced_text = {};
+  bool compact = false;  // JSON without white space for looks
 
   /// "json", "regex", "tool_call", …; nullptr for none.
   const char* kind_name() const;
@@ -136,6 +139,7 @@ struct CompletionRequest {
   std::optional<std::string> suffix;  // fill in the middle
   bool echo = false;
   bool add_special_tokens = true;
+  Constraint constraint;
   SamplingFields sampling;  // max_tokens always set (default 16)
   StreamFields stream;
   PromptFields prompt;

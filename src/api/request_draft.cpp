@@ -86,15 +86,17 @@ std::optional<ApiError> resolve_format(RequestDraft& draft) {
   }
   request.conversation.response_schema = text::json_text(*draft.schema);
   Json schema = *draft.schema;
+  std::string enforced;
   if (!draft.schema_is_strict) {
     const std::string problem = schema_problem(schema);
     if (!problem.empty()) return ApiError::conversion("Invalid json schema: " + problem, "response_format");
   } else {
     auto normal = normalise_strict_schema(schema, false);
     if (!normal.ok()) return ApiError(normal.error()).in("response_format");
+    enforced = with_definitions(*normal, schema, false);
     schema = *std::move(normal);
   }
-  request.constraint = {Constraint::Kind::json, text::json_text(schema, text::JsonStyle::compact)};
+  request.constraint = {Constraint::Kind::json, text::json_text(schema, text::JsonStyle::compact), enforced};
   return std::nullopt;
 }
 
@@ -125,7 +127,10 @@ void resolve_parsing(RequestDraft& draft) {
   request.conversation.tool_schemas = tool_lines(draft.tools);
   request.conversation.force_tool_call = request.parsing.starts_in_tool_calls;
   request.constraint = {forced ? Constraint::Kind::tool_call_required : Constraint::Kind::tool_call,
-                        tool_constraint(draft.tools)};
+                        tool_constraint(draft.tools, false)};
+  const bool differs = std::any_of(draft.tools.begin(), draft.tools.end(),
+                                   [](const Tool& tool) { return !tool.enforced_json.empty(); });
+  if (differs) request.constraint.enforced_text = tool_constraint(draft.tools, true);
 }
 
 std::optional<float> checked_float(const std::optional<double>& value, double low, double high) {
@@ -368,6 +373,14 @@ ApiResult<ChatRequest> finish_request(RequestDraft draft, const ApiPolicy& polic
   if (draft.has_stream_options && !request.stream.stream) {
     return ApiError::conversion("stream_options should be set along with stream = true", "stream_options");
   }
+  if (request.constraint.kind != Constraint::Kind::none) {
+    if (draft.format != ResponseFormat::text) {
+      return ApiError::conversion("structured_outputs should not be used with response_format");
+    }
+    if (draft.tool_choice != ToolChoice::none) {
+      return ApiError::conversion("structured_outputs and structural tags should not be used with tools");
+    }
+  }
   if (auto problem = resolve_format(draft)) return *problem;
   if (draft.tool_choice != ToolChoice::none) {
     if (auto problem = check_strict_use(draft.tools, draft.has_format))
@@ -434,6 +447,7 @@ ApiPolicy ApiPolicy::official(std::vector<std::string> names) {
   policy.max_completion_tokens = false;
   policy.extensions = false;
   policy.names_fields = false;
+  policy.force_tools_in_thinking = false;
   policy.max_choices = 1;
   return policy;
 }

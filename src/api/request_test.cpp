@@ -146,12 +146,61 @@ TEST(CompletionRequest, TakesTextTokensAndLists) {
   }
 }
 
-TEST(CompletionRequest, RefusesConstraintsThatItWouldIgnore) {
-  const std::string body = R"({"model":"m","prompt":"a","structured_outputs":)";
-  const auto refused = parse_completion_request(body + R"({"regex":"a"}})", open_policy());
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("structured_outputs"), std::string::npos);
-  EXPECT_TRUE(parse_completion_request(body + "null}", open_policy()).ok());
+TEST(CompletionRequest, TakesConstraintsAsChatDoes) {
+  const std::string body = R"({"model":"m","prompt":"a",)";
+  const auto regex = parse_completion_request(body + R"("structured_outputs":{"regex":"a"}})", open_policy());
+  ASSERT_TRUE(regex.ok()) << regex.error().message;
+  EXPECT_EQ(regex->constraint.kind, Constraint::Kind::regex);
+  EXPECT_EQ(regex->constraint.text, "a");
+  const auto format = parse_completion_request(
+      body + R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"null"}}}})",
+      open_policy());
+  ASSERT_TRUE(format.ok()) << format.error().message;
+  EXPECT_EQ(format->constraint.kind, Constraint::Kind::json);
+  EXPECT_EQ(format->constraint.text, R"({"type":"null"})");
+  EXPECT_TRUE(parse_completion_request(body + R"("structured_outputs":null})", open_policy()).ok());
+  for (const char* outputs : {R"({})", R"({"regex":"a","choice":["b"]})",
+                              R"({"regex":"a","whitespace_pattern":" "})", R"({"regex":""})"}) {
+    const auto refused =
+        parse_completion_request(body + R"("structured_outputs":)" + outputs + "}", open_policy());
+    ASSERT_FALSE(refused.ok()) << outputs;
+    EXPECT_NE(refused.error().message.find("structured_outputs"), std::string::npos);
+  }
+}
+
+TEST(ChatRequest, ConstraintsDoNotPushEachOtherAside) {
+  const std::string body =
+      R"({"model":"m","messages":[{"role":"user","content":"json"}],"thinking":{"type":"disabled"},"structured_outputs":{"regex":"a"})";
+  EXPECT_TRUE(parse_chat_request(body + "}", open_policy()).ok());
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+  for (const std::string& more : {tools, std::string(R"(,"response_format":{"type":"json_object"})")}) {
+    EXPECT_FALSE(parse_chat_request(body + more + "}", open_policy()).ok()) << more;
+  }
+  EXPECT_TRUE(parse_chat_request(body + tools + R"(,"tool_choice":"none"})", open_policy()).ok());
+}
+
+/// The official form leaves definitions out and references dangling; what is enforced has them.
+TEST(ChatRequest, StrictSchemasAreEnforcedWithTheirDefinitions) {
+  const std::string schema =
+      R"({"type":"object","properties":{"p":{"$ref":"#/$defs/q"}},"$defs":{"q":{"type":"object","properties":{"n":{"type":"integer"}}}}})";
+  const auto request = parse_chat_request(
+      R"({"model":"m","messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":)" +
+          schema + "}}}",
+      open_policy());
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(request->constraint.text.find("\"$defs\":"), std::string::npos);
+  EXPECT_NE(
+      request->constraint.enforced_text.find(
+          R"("$defs":{"q":{"type":"object","properties":{"n":{"type":"integer"}},"additionalProperties":false,"required":["n"]}})"),
+      std::string::npos)
+      << request->constraint.enforced_text;
+  const auto tool = parse_chat_request(
+      R"({"model":"m","messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" +
+          schema + "}}]}",
+      open_policy());
+  ASSERT_TRUE(tool.ok()) << tool.error().message;
+  EXPECT_EQ(tool->constraint.text.find("\"$defs\":"), std::string::npos);
+  EXPECT_NE(tool->constraint.enforced_text.find("\"$defs\":"), std::string::npos);
 }
 
 TEST(TokenizeRequest, TakesPromptOrMessages) {

@@ -331,6 +331,7 @@ std::optional<ApiError> check_parameters(Tool& tool) {
     if (!tool.parameters_json.empty()) schema = Json::parse(tool.parameters_json, nullptr, false);
     auto normal = normalise_strict_schema(schema, true);
     if (!normal.ok()) return normal.error();
+    tool.enforced_json = with_definitions(*normal, schema, true);
     tool.parameters_json = text::json_text(*normal, text::JsonStyle::compact);
     return std::nullopt;
   }
@@ -395,6 +396,20 @@ ApiResult<Json> normalise_strict_schema(const Json& schema, bool is_tool) {
   return StrictSchema(is_tool).node(schema, true);
 }
 
+std::string with_definitions(const Json& normal, const Json& schema, bool is_tool) {
+  Json out = normal;
+  for (const char* key : {"$defs", "definitions"}) {
+    const auto given = schema.is_object() ? schema.find(key) : schema.end();
+    if (given == schema.end() || !given->is_object()) continue;
+    for (const auto& [name, definition] : given->items()) {
+      // What has no strict form (enumerations of numbers, say) is enforced as it was sent.
+      auto strict = StrictSchema(is_tool).node(definition, false);
+      out[key][name] = strict.ok() ? *strict : definition;
+    }
+  }
+  return out == normal ? std::string() : text::json_text(out, text::JsonStyle::compact);
+}
+
 std::string schema_problem(const Json& schema) {
   return node_problem(schema, schema);
 }
@@ -410,13 +425,14 @@ std::vector<std::string> tool_lines(const std::vector<Tool>& tools) {
   return lines;
 }
 
-std::string tool_constraint(const std::vector<Tool>& tools) {
+std::string tool_constraint(const std::vector<Tool>& tools, bool for_grammar) {
   Json list = Json::array();
   for (const auto& tool : tools) {
     Json function{{"name", tool.name}};
     function["description"] = tool.description ? Json(*tool.description) : Json(nullptr);
-    function["parameters"] =
-        tool.parameters_json.empty() ? Json::object() : *text::parse_json(tool.parameters_json);
+    const std::string& schema =
+        for_grammar && !tool.enforced_json.empty() ? tool.enforced_json : tool.parameters_json;
+    function["parameters"] = schema.empty() ? Json::object() : *text::parse_json(schema);
     function["strict"] = tool.strict ? Json(*tool.strict) : Json(nullptr);
     Json entry{{"type", "function"}, {"function", std::move(function)}};
     if (tool.defer_loading) entry["defer_loading"] = true;

@@ -15,7 +15,8 @@ namespace rorqual::api {
 struct Tool {
   std::string name;
   std::optional<std::string> description;
-  std::string parameters_json;  // JSON text as sent, "" if absent or null
+  std::string parameters_json;     // JSON text as sent, "" if absent or null
+  std::string enforced_json = {};  // strict: with the definitions that the normal form leaves out; "" = none
   std::optional<bool> strict;
   bool defer_loading = false;
 };
@@ -40,7 +41,13 @@ std::string schema_problem(const nlohmann::ordered_json& schema);
 /// Prompt lines, one per tool.
 std::vector<std::string> tool_lines(const std::vector<Tool>& tools);
 
-/// Compact JSON array of function tools, for the constraint.
-std::string tool_constraint(const std::vector<Tool>& tools);
+/// Compact JSON array of function tools, for the constraint: in the official form, or with the schemas that
+/// are to be enforced.
+std::string tool_constraint(const std::vector<Tool>& tools, bool for_grammar);
+
+/// Compact JSON of `normal`, the strict normal form of `schema`, with the definitions ($defs, definitions)
+/// that the official form leaves out though references to them stay. "" if there are none.
+std::string with_definitions(const nlohmann::ordered_json& normal, const nlohmann::ordered_json& schema,
+                             bool is_tool);
 
 }  // namespace rorqual::api

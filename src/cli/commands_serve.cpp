@@ -92,7 +92,11 @@ Options server_options() {
 }
 
 Options form_options() {
-  return {{.name = "usage-chunk",
+  return {{.name = "official-tool-choice",
+           .kind = OptionKind::flag,
+           .group = "server",
+           .help = "refuse tool_choice required, or a tool's name, while thinking, as the official API does"},
+          {.name = "usage-chunk",
            .kind = OptionKind::choice,
            .group = "server",
            .help = "usage in streams: official = always, on the last chunk; openai = if asked for, in a "
@@ -248,6 +252,7 @@ Status serve(const Values& values) {
   options.server.allowed_hosts = values.list("allowed-hosts");
   options.server.allows_no_key = values.flag("allow-no-key");
   options.server.max_num_queued_reqs = options.engine.max_num_queued_reqs;
+  options.server.official_tool_choice = values.flag("official-tool-choice");
   options.server.usage_extension = values.flag("usage-extension");
   options.server.uses_priority = values.text("scheduling-policy") == "priority";
   options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));

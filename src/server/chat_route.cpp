@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/chat_answer.h"
+#include "server/constraints.h"
 #include "server/json_writer.h"
 #include "server/messages_answer.h"
 #include "server/prompt_limits.h"
@@ -17,24 +18,6 @@ namespace {
 
 using api::ApiError;
 using api::ApiResult;
-
-std::optional<ApiError> refuse_unsupported(const api::ChatRequest& request) {
-  using Kind = api::Constraint::Kind;
-  switch (request.constraint.kind) {
-    case Kind::regex:
-    case Kind::choice:
-    case Kind::grammar:
-    case Kind::structural_tag:
-      return ApiError::conversion(std::string("Constrained output of the kind '") +
-                                  request.constraint.kind_name() + "' is not supported by this server yet.");
-    case Kind::none:
-    case Kind::json:  // asked for in the prompt, not enforced
-    case Kind::tool_call:
-    case Kind::tool_call_required:
-      break;
-  }
-  return std::nullopt;
-}
 
 std::optional<ApiError> refuse_images(const text::Conversation& conversation) {
   for (const auto& message : conversation.messages) {
@@ -80,7 +63,6 @@ ApiResult<EncodedRequest> encode_request(const ProtocolForm& form, const std::st
                                          const Backend& backend) {
   auto parsed = form.parse(body, backend.policy);
   if (!parsed.ok()) return parsed.error();
-  if (auto error = refuse_unsupported(*parsed)) return *std::move(error);
   if (auto error = refuse_images(parsed->conversation)) return *std::move(error);
   if (auto error = refuse_budget(*parsed, backend.tokenizer)) return *std::move(error);
 
@@ -104,8 +86,11 @@ ApiResult<ParsedAnswer::Plan> plan_answer(const ProtocolForm& form, const Servic
   auto max_tokens = api::resolve_max_tokens(encoded->request, static_cast<int64_t>(encoded->prompt.size()),
                                             backend.max_model_len);
   if (!max_tokens.ok()) return max_tokens.error();
+  auto constraint = compile_constraint(encoded->request, backend);
+  if (!constraint.ok()) return constraint.error();
 
   ParsedAnswer::Plan plan;
+  plan.constraint = *std::move(constraint);
   plan.request = std::move(encoded->request);
   plan.prompt = std::move(encoded->prompt);
   plan.max_tokens = *max_tokens;
@@ -116,14 +101,17 @@ ApiResult<ParsedAnswer::Plan> plan_answer(const ProtocolForm& form, const Servic
 }
 
 /// What holds the output to the request's rules, token by token; null = nothing.
-std::shared_ptr<runtime::TokenConstraint> constraint_of(const api::ChatRequest& request,
+std::shared_ptr<runtime::TokenConstraint> constraint_of(const ParsedAnswer::Plan& plan,
                                                         const Backend& backend) {
   using Stage = text::InitialStage;
-  const Stage stage = request.parsing.initial_stage;
-  const bool thinks = stage == Stage::reasoning || stage == Stage::reasoning_continuation;
-  const auto& budget = request.sampling.thinking_token_budget;
-  if (!budget || !thinks || request.parsing.starts_in_tool_calls) return nullptr;
-  return limit_thinking({*budget, request.parsing.parse_tool_calls}, backend.tokenizer, nullptr);
+  std::shared_ptr<runtime::TokenConstraint> rules;
+  if (plan.constraint) rules = plan.constraint->for_reply();
+  const text::ParserOptions& parsing = plan.request.parsing;
+  const bool thinks =
+      parsing.initial_stage == Stage::reasoning || parsing.initial_stage == Stage::reasoning_continuation;
+  const auto& budget = plan.request.sampling.thinking_token_budget;
+  if (!budget || !thinks || parsing.starts_in_tool_calls) return rules;
+  return limit_thinking({*budget, parsing.parse_tool_calls}, backend.tokenizer, std::move(rules));
 }
 
 std::vector<runtime::Request> engine_requests(const ParsedAnswer::Plan& plan, const Backend& backend,
@@ -134,7 +122,7 @@ std::vector<runtime::Request> engine_requests(const ParsedAnswer::Plan& plan, co
     runtime::Request request = engine_request(fields, static_cast<uint32_t>(i), origin);
     request.prompt = plan.prompt;
     request.sampling.max_tokens = plan.max_tokens;
-    request.sampling.constraint = constraint_of(plan.request, backend);
+    request.sampling.constraint = constraint_of(plan, backend);
     if (fields.logprobs) request.sampling.logprobs = engine_logprobs(num_top_logprobs(fields), backend);
     if (fields.prompt_logprobs && i == 0) {
       request.sampling.prompt_logprobs = engine_logprobs(*fields.prompt_logprobs, backend);

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "grammar/constraint.h"
 #include "server/answer.h"
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
@@ -19,6 +21,7 @@ class CompletionAnswer final : public Answer {
     api::CompletionRequest request;
     std::vector<std::vector<int32_t>> prompts;
     int64_t max_tokens = 0;
+    std::optional<grammar::CompiledConstraint> constraint;
   };
 
   /// Choices are numbered prompt * n + k.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/completion_answer.h"
+#include "server/constraints.h"
 #include "server/prompt_limits.h"
 
 namespace rorqual::server {
@@ -66,7 +67,10 @@ ApiResult<CompletionAnswer::Plan> plan_completion(const Service& service, const 
                                     std::to_string(kCompletionChoicesMax) + ".",
                                 "n");
   }
+  auto constraint = compile_constraint(*parsed, backend);
+  if (!constraint.ok()) return constraint.error();
   CompletionAnswer::Plan plan;
+  plan.constraint = *std::move(constraint);
   plan.max_tokens = parsed->sampling.max_tokens.value_or(16);
   for (size_t i = 0; i < parsed->prompts.size(); ++i) {
     auto ids = encode_prompt(*parsed, i, backend);
@@ -98,6 +102,7 @@ std::vector<runtime::Request> engine_requests(const CompletionAnswer::Plan& plan
       runtime::Request request = engine_request(fields, static_cast<uint32_t>(k), origin);
       request.prompt = prompt;
       request.sampling.max_tokens = plan.max_tokens;
+      if (plan.constraint) request.sampling.constraint = plan.constraint->for_reply();
       if (fields.logprobs) request.sampling.logprobs = top;
       if (fields.prompt_logprobs)
         request.sampling.prompt_logprobs = engine_logprobs(*fields.prompt_logprobs, backend);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/constraint.h"
 #include "server/answer.h"
 #include "text/output_parser.h"
 
@@ -21,6 +22,7 @@ class ParsedAnswer : public Answer {
     std::vector<int32_t> prompt;
     std::string prompt_text;  // if it is to be returned
     int64_t max_tokens = 0;
+    std::optional<grammar::CompiledConstraint> constraint;
   };
 
   ParsedAnswer(Service& service, std::shared_ptr<Exchange> exchange, Plan plan);

@@ -29,6 +29,7 @@ struct ServerOptions {
 
   int32_t max_logprobs = 20;  // largest logprobs, top_logprobs, prompt_logprobs; -1 = no limit (vocabulary)
   int32_t max_choices = 16;   // largest n
+  bool official_tool_choice = false;  // 400 for tool_choice required or a name while thinking
 
   int64_t max_num_queued_reqs = 0;  // the engine's limit, for refusals that cost nothing; 0 = none
   bool uses_priority = true;        // false: the field of requests is ignored

@@ -39,6 +39,8 @@ Backend::Backend(runtime::Engine& e, const text::Tokenizer& t, const ServerOptio
   if (model_names.empty()) model_names.push_back(info.model_name);
   policy.model_names = model_names;
   policy.max_choices = options.max_choices;
+  policy.force_tools_in_thinking = !options.official_tool_choice;
+  constraints = std::make_unique<grammar::ConstraintCompiler>(tokenizer, info.vocab_size, info.eos_token_id);
   policy.max_logprobs = options.max_logprobs;
   policy.max_top_logprobs =
       options.max_logprobs < 0 ? static_cast<int32_t>(info.vocab_size) : options.max_logprobs;

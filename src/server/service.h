@@ -14,6 +14,7 @@
 
 #include "api/policy.h"
 #include "base/check.h"
+#include "grammar/constraint.h"
 #include "server/generation.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -30,6 +31,7 @@ struct Backend {
   const text::Tokenizer& tokenizer;
   std::vector<std::string> model_names;  // the first one is printed in metrics
   api::ApiPolicy policy;
+  std::unique_ptr<grammar::ConstraintCompiler> constraints;
   std::string fingerprint;      // system_fingerprint of answers
   int64_t token_bytes_max = 1;  // longest token: bounds the tokens of a text from below
   int64_t max_model_len = 0;

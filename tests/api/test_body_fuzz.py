@@ -27,10 +27,10 @@ CHATS = [
                                          {"role": "tool", "tool_call_id": "c1", "content": "rain"}]},
     {"model": "rorqual-mini", "messages": [{"role": "user", "content": "json, please"}], "n": 2,
      "thinking": {"type": "disabled"}, "response_format": {"type": "json_object"}, "logit_bias": {"5": -100, "6": 1},
-     "presence_penalty": 1, "frequency_penalty": -1, "min_tokens": 3, "stop_token_ids": [7], "bad_words": ["no"]},
+     "presence_penalty": 1, "frequency_penalty": -1, "stop_token_ids": [7], "bad_words": ["no"]},
     {"model": "rorqual-mini", "thinking": {"type": "disabled"}, "messages": [
         {"role": "user", "content": "go"}, {"role": "assistant", "content": "on", "prefix": True}], "max_tokens": 9,
-     "return_token_ids": True, "cache_salt": "s", "priority": 3},
+     "min_tokens": 3, "return_token_ids": True, "cache_salt": "s", "priority": 3},
     {"model": "rorqual-mini", "messages": [{"role": "user", "content": "schema"}], "response_format": {
         "type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
             "type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}}}}]

@@ -9,6 +9,7 @@ usage: tidy.py source              rules on the tracked files
 
 import ast
 import fnmatch
+import hashlib
 import pathlib
 import re
 import shutil
@@ -44,7 +45,9 @@ def tracked_files() -> list[str]:
 class Tidy:
     def __init__(self) -> None:
         self.faults: list[str] = []
-        self.files = tracked_files()
+        tracked = tracked_files()
+        self.vendored = self.check_vendored(tracked)
+        self.files = [path for path in tracked if path not in self.vendored]
         self.exempt: dict[tuple[str, str], str] = {}
         self.used: set[tuple[str, str]] = set()
         for line in (ROOT / "tests/tidy/exempt.txt").read_text().splitlines():
@@ -53,6 +56,20 @@ class Tidy:
                 if not reason:
                     self.fault("tests/tidy/exempt.txt", f"'{line}' has no reason")
                 self.exempt[rule, where] = reason
+
+    def check_vendored(self, tracked: list[str]) -> set[str]:
+        """Files of others: those that a third_party/*/sources.sha256 lists. They are unchanged; no other rule is theirs."""
+        vendored = set()
+        for path in tracked:
+            if not (path.startswith("third_party/") and path.endswith("/sources.sha256")):
+                continue
+            for line in (ROOT / path).read_text().splitlines():
+                digest, name = line.split(maxsplit=1)
+                file = ROOT / path.rsplit("/", 1)[0] / name
+                vendored.add(str(file.relative_to(ROOT)))
+                if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+                    self.fault(path, f"{name} is not as it was published")
+        return vendored
 
     def fault(self, where: str, text: str) -> None:
         self.faults.append(f"{where}: {text}")
