@@ -217,6 +217,8 @@ std::optional<ApiError> convert_tools(const std::vector<RawTool>& raw, std::vect
 /// Items to messages: reasoning, text and calls of one turn join one assistant message.
 class Converter {
  public:
+  explicit Converter(bool developer_is_user_turn) : developer_is_user_turn_(developer_is_user_turn) {}
+
   std::optional<ApiError> add(const Json& item, size_t index) {
     const BodyReader reader;
     const Json* type_field = reader.find(item, "type");
@@ -305,7 +307,11 @@ class Converter {
 
   std::optional<ApiError> message(const Json& item, const std::string& where) {
     const auto role = item["role"].get<std::string>();
-    const Role kind = role == "assistant" ? Role::assistant : role == "user" ? Role::user : Role::system;
+    const bool is_developer = role == "developer" && developer_is_user_turn_;
+    const Role kind = role == "assistant" ? Role::assistant
+                      : role == "user"    ? Role::user
+                      : is_developer      ? Role::developer
+                                          : Role::system;
     auto parts = convert_content(item["content"], kind, where);
     if (!parts.ok()) return parts.error();
     if (kind == Role::assistant) {
@@ -370,6 +376,7 @@ class Converter {
   std::vector<std::string> waiting_;
   std::set<std::string> ids_, answered_;
   bool turn_is_open_ = false;
+  const bool developer_is_user_turn_;
 };
 
 Message text_message(Role role, std::string content) {
@@ -380,7 +387,8 @@ Message text_message(Role role, std::string content) {
 }
 
 ApiResult<std::vector<Message>> convert_input(const Json& body,
-                                              const std::optional<std::string>& instructions) {
+                                              const std::optional<std::string>& instructions,
+                                              const ApiPolicy& policy) {
   const BodyReader reader;
   std::vector<Message> messages;
   const Json* input = reader.find(body, "input");
@@ -394,7 +402,7 @@ ApiResult<std::vector<Message>> convert_input(const Json& body,
     return messages;
   }
   if (input->empty()) return ApiError::conversion("Input items array must not be empty");
-  Converter converter;
+  Converter converter(policy.prompt_compat.developer);
   for (size_t i = 0; i < input->size(); ++i) {
     if (auto problem = converter.add((*input)[i], i)) return *problem;
   }
@@ -447,7 +455,7 @@ ApiResult<ChatRequest> parse_responses_request(std::string_view text, const ApiP
 
   if (auto problem = check_model(request.model, policy)) return *problem;
   if (auto problem = convert_tools(tools, draft.tools)) return *problem;
-  RORQUAL_API_TRY_ASSIGN(request.conversation.messages, convert_input(body, instructions));
+  RORQUAL_API_TRY_ASSIGN(request.conversation.messages, convert_input(body, instructions, policy));
   return finish_request(std::move(draft), policy);
 }
 

@@ -403,6 +403,10 @@ std::vector<std::string> tool_lines(const std::vector<Tool>& tools) {
   std::vector<std::string> lines;
   for (const auto& tool : tools) {
     if (tool.defer_loading) continue;
+    if (!tool.function_json.empty()) {
+      lines.push_back(tool.function_json);
+      continue;
+    }
     std::string parameters;
     if (!tool.parameters_json.empty()) parameters = text::json_text(*text::parse_json(tool.parameters_json));
     lines.push_back(text::tool_schema_line(tool.name, tool.description.value_or(""), parameters));

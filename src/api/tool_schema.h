@@ -18,6 +18,7 @@ struct Tool {
   std::string parameters_json;  // JSON text as sent, "" if absent or null
   std::optional<bool> strict;
   bool defer_loading = false;
+  std::string function_json;  // if set, printed in the prompt in place of the three official fields
 };
 
 /// Name rules; `where` is e.g. "tools[0].function.name".

@@ -72,6 +72,14 @@ Options server_options() {
            .default_value = "20",
            .min = -1,
            .max = 1'000'000},
+          {.name = "prompt-memo-bytes",
+           .kind = OptionKind::size,
+           .group = "server",
+           .help = "memory for ids of earlier parts of conversations, 0 = tokenise every prompt anew",
+           .value_name = "BYTES",
+           .default_value = "64M",
+           .min = 0,
+           .max = 1e12},
           {.name = "usage-extension",
            .kind = OptionKind::flag,
            .group = "server",
@@ -198,6 +206,8 @@ Status serve(const Values& values) {
   options.server.usage_extension = values.flag("usage-extension");
   options.server.uses_priority = values.text("scheduling-policy") == "priority";
   options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));
+  RORQUAL_TRY_ASSIGN(options.server.prompt_compat, prompt_compat_value(values));
+  options.server.prompt_memo_bytes = static_cast<size_t>(values.number("prompt-memo-bytes").value_or(0));
   options.server.access_log = values.flag("access-log");
   options.server.shutdown_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(1000 * values.real("shutdown-timeout")));
@@ -290,6 +300,11 @@ Status chat(const Values& values) {
   options.url = values.text("url");
   options.api_key = values.text("api-key");
   options.model = values.text("served-model-name");
+  RORQUAL_TRY_ASSIGN(options.prompt_compat, prompt_compat_value(values));
+  if (!options.url.empty() && options.prompt_compat != text::PromptCompat{}) {
+    return Error(Code::invalid_argument, "--prompt-compat and --url exclude each other",
+                 "start the server with --prompt-compat");
+  }
   options.prompt = values.text("prompt");
   options.system = values.text("system");
   options.thinking = values.flag("thinking");
@@ -315,6 +330,7 @@ Status chat(const Values& values) {
 
 CommandSpec serve_command() {
   auto options = model_options();
+  options.push_back(prompt_compat_option());
   append(options, server_options());
   append(options, time_options());
   append(options, limit_options());
@@ -333,6 +349,7 @@ CommandSpec serve_command() {
 
 CommandSpec chat_command() {
   auto options = model_options();
+  options.push_back(prompt_compat_option());
   append(options, chat_options());
   append(options, reuse_options());
   options.push_back(max_model_len_option());

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "cli/option.h"
 #include "cli/values.h"
+#include "text/prompt_compat.h"
 #include "tools/open_model.h"
 
 namespace rorqual::cli {
@@ -28,6 +29,12 @@ OptionSpec max_model_len_option();
 
 /// kernels: tier by name.
 OptionSpec kernels_option();
+
+/// prompt-compat: the prompt's form of an earlier release or another server.
+OptionSpec prompt_compat_option();
+
+/// Errors: invalid_argument (unknown name).
+Result<text::PromptCompat> prompt_compat_value(const Values& values);
 
 void append(std::vector<OptionSpec>& options, std::vector<OptionSpec> more);
 

@@ -43,12 +43,11 @@ ApiResult<ChatAnswer::Plan> plan_chat(const Backend& backend, const HttpRequest&
   if (auto error = refuse_unsupported(*parsed)) return *std::move(error);
 
   // A long text cannot fit however it is cut into tokens: said before the work of cutting it.
-  const std::string rendered = text::render_chat(parsed->conversation).text;
-  if (auto error = refuse_long_text(rendered.size(), parsed->sampling.max_tokens.value_or(1), backend)) {
+  auto prompt = backend.prompts->encode(parsed->conversation, longest_text_bytes(backend));
+  if (!prompt.ok()) return ApiError::conversion(prompt.error().message());
+  if (auto error = refuse_long_text(prompt->text_bytes, parsed->sampling.max_tokens.value_or(1), backend)) {
     return *std::move(error);
   }
-  auto prompt = text::encode_chat(parsed->conversation, backend.tokenizer);
-  if (!prompt.ok()) return ApiError::conversion(prompt.error().message());
   const auto prompt_tokens = static_cast<int64_t>(prompt->token_ids.size());
   auto max_tokens = api::resolve_max_tokens(*parsed, prompt_tokens, backend.max_model_len);
   if (!max_tokens.ok()) return max_tokens.error();

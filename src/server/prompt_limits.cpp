@@ -11,6 +11,10 @@ std::optional<api::ApiError> refuse_long_text(size_t num_bytes, int64_t max_toke
       api::context_overflow_message(backend.max_model_len, tokens_min, std::max<int64_t>(1, max_tokens)));
 }
 
+size_t longest_text_bytes(const Backend& backend) {
+  return static_cast<size_t>((backend.max_model_len + 1) * backend.token_bytes_max - 1);
+}
+
 int32_t engine_logprobs(int32_t k, const Backend& backend) {
   return k < 0 ? static_cast<int32_t>(backend.engine.info().vocab_size) : k;
 }

@@ -18,6 +18,9 @@ namespace rorqual::server {
 /// The context error for a text of `num_bytes` that cannot fit even if every token were the longest one.
 std::optional<api::ApiError> refuse_long_text(size_t num_bytes, int64_t max_tokens, const Backend& backend);
 
+/// Bytes of the longest text that refuse_long_text lets pass.
+size_t longest_text_bytes(const Backend& backend);
+
 /// The API's -1 (whole vocabulary) as the engine spells it.
 int32_t engine_logprobs(int32_t k, const Backend& backend);
 

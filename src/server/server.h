@@ -12,6 +12,8 @@
 
 #include "base/result.h"
 #include "runtime/engine.h"
+#include "text/prompt_compat.h"
+#include "text/prompt_encoder.h"
 #include "text/tokenizer.h"
 
 namespace rorqual::server {
@@ -33,6 +35,9 @@ struct ServerOptions {
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;
   bool uses_priority = true;    // false: the field of requests is ignored
   bool usage_extension = true;  // our own object in usage: reuse, drafts, preemptions
+
+  text::PromptCompat prompt_compat;  // as made: the prompt of the official service
+  size_t prompt_memo_bytes = text::PromptEncoder::kDefaultMemoBytes;  // 0 = nothing is remembered
 
   bool access_log = true;  // one line per finished request at info; never any text of it
   std::vector<std::string> access_log_skip = {"/health", "/metrics", "/ready"};
@@ -63,8 +68,10 @@ class Server {
   /// 0..1, shown by /ready until attach.
   void set_load_progress(double ratio);
 
-  /// Makes the server ready: from here on requests reach the engine. Once.
-  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer);
+  /// Makes the server ready: from here on requests reach the engine. Once. `checkpoint_encoder`: of the
+  /// prompt encoder that came with the checkpoint, for /version; may be empty.
+  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer,
+              const std::string& checkpoint_encoder = {});
 
   uint16_t port() const;
   std::string url() const;  // http://127.0.0.1:8000

@@ -34,4 +34,8 @@ std::string python_float(double value);
 /// on any violation; `message` (may be null) receives what and where.
 std::optional<nlohmann::ordered_json> parse_json(std::string_view text, std::string* message = nullptr);
 
+/// The same without the fast way, which must agree with it; for tests.
+std::optional<nlohmann::ordered_json> parse_json_strict(std::string_view text,
+                                                        std::string* message = nullptr);
+
 }  // namespace rorqual::text

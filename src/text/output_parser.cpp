@@ -39,6 +39,9 @@ enum class State : uint8_t {
   done,
 };
 
+constexpr size_t kMaxName = 4096;                // bytes; no tool has a longer name
+constexpr size_t kMaxUntyped = size_t{1} << 16;  // bytes of a value that wait for the decision JSON or text
+
 // Numbers of tokens advance by this, so that deltas inside one token can be told apart.
 constexpr int64_t kTokenStep = 4;
 
@@ -155,7 +158,10 @@ struct OutputParser::Impl {
   /// An incomplete character at the very end is dropped: its rest was never generated.
   void finish() {
     utf8.clear();
-    for (const char byte : std::exchange(spelled, {})) feed(byte);
+    if (!is_cut_marker()) {
+      for (const char byte : spelled) feed(byte);
+    }
+    spelled.clear();
     switch (state) {
       case State::json_before:
       case State::json_after:
@@ -169,6 +175,15 @@ struct OutputParser::Impl {
         break;
     }
     release_held(0);
+  }
+
+  /// Text mode: the output ends inside the spelling of the markup token, as a token cut by its ids would.
+  bool is_cut_marker() const {
+    return ends_in_angle() && !spelled.empty() && kDsmlText.starts_with(spelled) && state != State::done;
+  }
+
+  size_t held_bytes() const {
+    return utf8.size() + spelled.size() + held.size() + window.size() + name.size() + untyped.size();
   }
 
   // ---- the machine ----
@@ -368,6 +383,7 @@ struct OutputParser::Impl {
         break;
       case 1:
       case 2:
+      case 3:
         state = State::done;
         break;
       default:
@@ -378,6 +394,10 @@ struct OutputParser::Impl {
   void feed_name(const Unit& unit) {
     if (unit.byte != '"') {
       name += printable(unit.byte);
+      if (name.size() <= kMaxName) return;
+      name.clear();  // not a call: looked for anew
+      state = State::block;
+      block_patterns.reset();
       return;
     }
     ++call_index;
@@ -438,6 +458,7 @@ struct OutputParser::Impl {
     const bool is_end = value_patterns.step(unit.byte) == 0;
     if (!is_end) {
       release_window(value_patterns.held());
+      if (state == State::untyped_value && untyped.size() > kMaxUntyped) take_untyped_as_text();
       return;
     }
     window.resize(window.size() - value_patterns.held());
@@ -449,6 +470,16 @@ struct OutputParser::Impl {
     }
     state = State::call;
     call_patterns.reset();
+  }
+
+  /// Too long to wait for its end: from here on it is a string.
+  void take_untyped_as_text() {
+    std::string escaped;
+    append_json_escaped(escaped, untyped);
+    emit_piece(ParserEvent::Kind::tool_arguments, "\"" + escaped);
+    untyped.clear();
+    is_string = true;
+    state = State::value;
   }
 
   // ---- windows: bytes that may belong to a pattern ----
@@ -568,7 +599,8 @@ struct OutputParser::Impl {
   int64_t last_blank = -1;
 
   PatternMatcher block_patterns{{"invoke name=\"", std::string("</") + kDsmlByte + " calls>",
-                                 std::string("</") + kDsmlByte + "tool_calls>"}};
+                                 std::string("</") + kDsmlByte + "tool_calls>",
+                                 std::string("</") + kDsmlByte + "function_calls>"}};
   PatternMatcher call_patterns{{"parameter name=\"", std::string("</") + kDsmlByte}};
   PatternMatcher key_patterns{{"\" string=\"", "\">"}};
   PatternMatcher attribute_patterns{{"true\">", "false\">"}};
@@ -624,6 +656,10 @@ std::string OutputParser::finish_reason(StopCause backend) const {
   if (impl_->stops.is_matched()) return "stop";
   if (backend == StopCause::length) return "length";
   return impl_->call_index >= 0 ? "tool_calls" : "stop";
+}
+
+size_t OutputParser::held_bytes() const {
+  return impl_->held_bytes();
 }
 
 int32_t OutputParser::num_calls_completed() const {
