@@ -342,6 +342,7 @@ struct OutputParser::Impl {
     }
     held.resize(held.size() - json_open.held());
     blank_held(0);
+    last_blank = -1;  // the text after the JSON has blanks of its own
     state = State::json_value;
     if (found >= kFirstBracketPattern) {
       emit(ParserEvent::Kind::content, {unit.byte, unit.token + 1});  // the bracket is a delta of its own
