@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text work of a server: the last turn of a long agent conversation from body bytes to token ids, hostile
-// texts through the tokenizer, hostile outputs through the parser. Medians, one JSON object.
+// texts through the tokenizer, hostile outputs through the parser. Medians of CPU time, one JSON object.
 //   bench_text TOKENIZER.json TEXT…       (texts: any files; they become what the agent reads)
 #include <fmt/format.h>
 #include <simdjson.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +24,19 @@
 namespace {
 
 using namespace rorqual;
-using Clock = std::chrono::steady_clock;
+
+/// CPU time of this thread: text work is one thread's, and other programs must not count.
+struct Clock {
+  using duration = std::chrono::nanoseconds;
+  using time_point = duration;
+
+  static time_point now() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
+};
+
 using Json = nlohmann::ordered_json;
 
 constexpr int kRepeats = 31;
@@ -97,7 +110,9 @@ class Conversation {
         {"path", "src/" + mark + ".cpp"}, {"start_line", 1}, {"text", next_text(bytes_ / 8)}};
     Json call{{"id", id},
               {"type", "function"},
-              {"function", {{"name", "tool_3"}, {"arguments", arguments.dump()}}}};
+              {"function",
+               {{"name", "tool_3"},
+                {"arguments", arguments.dump(-1, ' ', false, Json::error_handler_t::replace)}}}};
     body_["messages"].push_back({{"role", "assistant"},
                                  {"content", "I look at " + mark + "."},
                                  {"reasoning_content", next_text(bytes_ / 4)},
@@ -230,7 +245,7 @@ Json bench_tokenizer(const text::Tokenizer& tokenizer) {
       {"invalid UTF-8", [](size_t n) { return repeated("\xE4\xB8", n); }}};
   for (const auto& [name, make] : kinds) {
     Json row{{"text", name}};
-    for (const size_t mb : {1, 5, 10}) {
+    for (const size_t mb : {size_t{1}, size_t{5}, size_t{10}}) {
       const std::string text = make(mb * 1'000'000);
       for (const auto mode : {text::EncodeMode::plain, text::EncodeMode::with_added}) {
         const double ms = timed_ms([&] { g_sum += tokenizer.encode(text, mode).size(); });
@@ -273,11 +288,11 @@ Json bench_parser(const text::Tokenizer& tokenizer) {
   };
   Json rows = Json::array();
   const std::vector<int32_t> angle = ids("<");
-  for (const size_t count : {250'000, 1'000'000}) {
+  for (const size_t count : {size_t{250'000}, size_t{1'000'000}}) {
     rows.push_back(run("angles, one token each", std::vector<int32_t>(count, angle.front())));
     rows.push_back(run("markup tokens", std::vector<int32_t>(count, dsml)));
   }
-  for (const size_t mb : {1, 5}) {
+  for (const size_t mb : {size_t{1}, size_t{5}}) {
     rows.push_back(run("unclosed block", ids(opened + repeated("some text, ", mb * 1'000'000))));
     rows.push_back(
         run("unclosed name", ids("<｜DSML｜ calls>invoke name=\"" + repeated("name ", mb * 1'000'000))));

@@ -415,18 +415,19 @@ std::vector<std::string> tool_lines(const std::vector<Tool>& tools) {
 }
 
 std::string tool_constraint(const std::vector<Tool>& tools) {
-  Json list = Json::array();
+  const auto boolean = [](bool value) { return value ? "true" : "false"; };
+  std::string list = "[";
   for (const auto& tool : tools) {
-    Json function{{"name", tool.name}};
-    function["description"] = tool.description ? Json(*tool.description) : Json(nullptr);
-    function["parameters"] =
-        tool.parameters_json.empty() ? Json::object() : *text::parse_json(tool.parameters_json);
-    function["strict"] = tool.strict ? Json(*tool.strict) : Json(nullptr);
-    Json entry{{"type", "function"}, {"function", std::move(function)}};
-    if (tool.defer_loading) entry["defer_loading"] = true;
-    list.push_back(std::move(entry));
+    if (list.size() > 1) list += ',';
+    list += "{\"type\":\"function\",\"function\":{\"name\":" + text::json_quote(tool.name);
+    list += ",\"description\":" + (tool.description ? text::json_quote(*tool.description) : "null");
+    // Compact JSON already: a long list is neither parsed nor printed again for every request.
+    list += ",\"parameters\":" + (tool.parameters_json.empty() ? "{}" : tool.parameters_json);
+    list += std::string(",\"strict\":") + (tool.strict ? boolean(*tool.strict) : "null") + "}";
+    if (tool.defer_loading) list += ",\"defer_loading\":true";
+    list += '}';
   }
-  return text::json_text(list, text::JsonStyle::compact);
+  return list + "]";
 }
 
 }  // namespace rorqual::api

@@ -41,7 +41,7 @@ struct Panel {
 struct PanelOptions {
   int64_t max_tokens = 64;
   int64_t streams = 8;  // requests in flight; no effect on the result
-  text::PromptCompat prompt_compat;
+  text::PromptCompat prompt_compat = {};
 };
 
 /// Cases done, cases in all.

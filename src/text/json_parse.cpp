@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -180,16 +180,6 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
 
 constexpr size_t kKeptBytes = size_t{2} << 20;  // a thread keeps its buffers for texts up to this size
 
-/// Could `text` hold a number that is minus zero without point or exponent? (simdjson drops its sign.)
-bool may_hold_minus_zero(std::string_view text) {
-  for (size_t at = text.find('-'); at != std::string_view::npos; at = text.find('-', at + 1)) {
-    if (at + 1 >= text.size() || text[at + 1] != '0') continue;
-    const char next = at + 2 < text.size() ? text[at + 2] : ' ';
-    if (std::strchr("0123456789.eE", next) == nullptr || next == '\0') return true;
-  }
-  return false;
-}
-
 /// A lone surrogate comes out of simdjson as three bytes that no valid UTF-8 has.
 bool holds_surrogate(std::string_view text) {
   for (size_t at = text.find('\xED'); at != std::string_view::npos; at = text.find('\xED', at + 1)) {
@@ -201,8 +191,8 @@ bool holds_surrogate(std::string_view text) {
 /// Hands a parsed document on. False: the strict parser has to decide.
 class FastReader {
  public:
-  FastReader(TreeBuilder& builder, bool has_unicode_escapes)
-      : builder_(builder), has_unicode_escapes_(has_unicode_escapes) {}
+  FastReader(TreeBuilder& builder, std::string_view text)
+      : builder_(builder), text_(text), has_unicode_escapes_(text.find("\\u") != text.npos) {}
 
   /// Depth is bounded, so recursion is.
   bool read(const simdjson::dom::element& value, int depth) {
@@ -218,6 +208,7 @@ class FastReader {
       }
       case Type::INT64: {  // the strict parser calls what is not negative unsigned
         const int64_t number = value.get_int64().value_unsafe();
+        if (number == 0 && may_be_minus_zero()) return false;
         return number < 0 ? builder_.number_integer(number)
                           : builder_.number_unsigned(static_cast<uint64_t>(number));
       }
@@ -261,12 +252,20 @@ class FastReader {
     return true;
   }
 
+  /// simdjson drops the sign of an integer zero. Looked for only where there is one.
+  bool may_be_minus_zero() {
+    if (!has_minus_zero_) has_minus_zero_ = text_.find("-0") != text_.npos && prescan(text_).has_minus_zero;
+    return *has_minus_zero_;
+  }
+
   TreeBuilder& builder_;
+  const std::string_view text_;
   const bool has_unicode_escapes_;
+  std::optional<bool> has_minus_zero_;
 };
 
 bool parse_fast(std::string_view text, Json& root) {
-  if (text.empty() || text.starts_with("\xEF\xBB\xBF") || may_hold_minus_zero(text)) return false;
+  if (text.empty() || text.starts_with("\xEF\xBB\xBF")) return false;
 
   struct Buffers {
     simdjson::dom::parser parser;
@@ -282,7 +281,7 @@ bool parse_fast(std::string_view text, Json& root) {
   const auto error = buffers.parser.parse(buffers.padded.data(), text.size(), false).get(document);
   if (error != simdjson::SUCCESS) return false;
   TreeBuilder builder;
-  FastReader reader(builder, text.find("\\u") != std::string_view::npos);
+  FastReader reader(builder, text);
   if (!reader.read(document, 0)) return false;
   root = std::move(builder.root);
   return true;

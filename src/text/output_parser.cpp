@@ -167,7 +167,9 @@ struct OutputParser::Impl {
       case State::json_after:
         blank_held(0);
         break;
-      case State::key:
+      case State::key:  // what is held is the beginning of the attribute, not of the name
+        window.clear();
+        break;
       case State::value:
         release_all_window();
         break;
@@ -177,9 +179,11 @@ struct OutputParser::Impl {
     release_held(0);
   }
 
-  /// Text mode: the output ends inside the spelling of the markup token, as a token cut by its ids would.
+  /// Text mode: the output ends inside the spelling of the markup token, behind the angle of a tag.
   bool is_cut_marker() const {
-    return ends_in_angle() && !spelled.empty() && kDsmlText.starts_with(spelled) && state != State::done;
+    if (spelled.empty() || !kDsmlText.starts_with(spelled)) return false;
+    const bool closes_value = state == State::value && !window.empty() && window.back().byte == '/';
+    return ends_in_angle() || closes_value;
   }
 
   size_t held_bytes() const {
@@ -269,7 +273,9 @@ struct OutputParser::Impl {
     if (!step_stop(unit)) release_held(std::max(prose_hold, stop_hold));
   }
 
-  bool ends_in_angle() const { return prose_hold > 0 && held.back().byte == '<' && looks_for_calls(); }
+  bool ends_in_angle() const {
+    return prose_hold > 0 && !held.empty() && held.back().byte == '<' && looks_for_calls();
+  }
 
   /// Appends to `held` and keeps count of its end that may belong to "newlines, opening angle, marker".
   void hold_prose(const Unit& unit, bool holds_newlines) {
