@@ -38,7 +38,7 @@ void read_content(BodyReader& reader, const Json& item, RawMessage& raw) {
     return;
   }
   raw.has_content = true;
-  raw.content = *content;
+  raw.content = content;
   if (content->is_string()) return;
   if (raw.message.role == text::Role::latest_reminder || !content->is_array()) {
     reader.fail("content should be a string or a list");
@@ -69,7 +69,8 @@ void read_tool_calls(BodyReader& reader, const Json& item, RawMessage& raw) {
   }
 }
 
-text::Role role_from_name(const std::string& name) {
+text::Role role_from_name(const std::string& name, const ApiPolicy& policy) {
+  if (name == "developer" && policy.prompt_compat.developer) return text::Role::developer;
   if (name == "system" || name == "developer") return text::Role::system;
   if (name == "assistant") return text::Role::assistant;
   if (name == "tool") return text::Role::tool;
@@ -79,11 +80,11 @@ text::Role role_from_name(const std::string& name) {
 RawMessage read_message(BodyReader& reader, const Json& item, const ApiPolicy& policy) {
   RawMessage raw;
   const std::string role =
-      policy.developer_as_system
+      policy.developer_as_system || policy.prompt_compat.developer
           ? reader.require_variant(item, "role",
                                    {"system", "user", "assistant", "tool", "latest_reminder", "developer"})
           : reader.require_variant(item, "role", {"system", "user", "assistant", "tool", "latest_reminder"});
-  raw.message.role = role_from_name(role);
+  raw.message.role = role_from_name(role, policy);
   read_content(reader, item, raw);
   if (raw.message.role == text::Role::tool)
     raw.message.tool_call_id = reader.require_string(item, "tool_call_id");
@@ -138,12 +139,12 @@ ApiResult<text::ImageInput> convert_image_url(const BodyReader& reader, const Js
 
 ApiResult<std::vector<text::ContentPart>> convert_content(const RawMessage& raw, const std::string& path) {
   std::vector<text::ContentPart> parts;
-  if (raw.content.is_string()) {
-    parts.push_back({false, raw.content.get<std::string>(), {}});
+  if (raw.content->is_string()) {
+    parts.push_back({false, raw.content->get<std::string>(), {}});
     return parts;
   }
   const BodyReader reader;
-  for (const auto& part : raw.content) {
+  for (const auto& part : *raw.content) {
     const auto type = part["type"].get<std::string>();
     if (type == "text") {
       parts.push_back({false, part["text"].get<std::string>(), {}});
@@ -247,21 +248,22 @@ std::vector<RawMessage> read_chat_messages(BodyReader& reader, const Json& body,
   return out;
 }
 
-ApiResult<std::vector<text::Message>> convert_chat_messages(const std::vector<RawMessage>& raw) {
+ApiResult<std::vector<text::Message>> convert_chat_messages(std::vector<RawMessage> raw) {
   std::vector<text::Message> out;
+  out.reserve(raw.size());
   CallOrder order;
   bool misplaced_prefix = false;
   for (size_t i = 0; i < raw.size(); ++i) {
-    text::Message message = raw[i].message;
     const auto in_field = [i](ApiError error, const char* field) {
       return std::move(error).in("messages[" + std::to_string(i) + "]" + field);
     };
     if (raw[i].has_content) {
       auto content = convert_content(raw[i], ".messages[" + std::to_string(i) + "]");
       if (!content.ok()) return in_field(content.error(), ".content");
-      message.content = *std::move(content);
+      raw[i].message.content = *std::move(content);
     }
     if (auto problem = order.next(raw[i], i)) return in_field(*problem, "");
+    text::Message message = std::move(raw[i].message);
     if (!raw[i].has_content && message.role == text::Role::assistant && !raw[i].has_tool_calls) {
       return in_field(ApiError::conversion("Invalid assistant message: content or tool_calls must be set"),
                       "");

@@ -17,12 +17,13 @@ struct RawMessage {
   text::Message message;  // content still empty
   bool has_content = false;
   bool has_tool_calls = false;
-  Json content;  // string or list of parts
+  const Json* content = nullptr;  // in the body: string or list of parts
 };
 
 std::vector<RawMessage> read_chat_messages(BodyReader& reader, const Json& body, const ApiPolicy& policy);
 
-/// Contents, order of calls and results, prefix. System messages without content are left out.
-ApiResult<std::vector<text::Message>> convert_chat_messages(const std::vector<RawMessage>& raw);
+/// Contents, order of calls and results, prefix. System messages without content are left out. The body must
+/// still exist.
+ApiResult<std::vector<text::Message>> convert_chat_messages(std::vector<RawMessage> raw);
 
 }  // namespace rorqual::api

@@ -60,7 +60,7 @@ void read_stream(BodyReader& reader, const Json& body, const ApiPolicy& policy, 
   stream.continuous_usage_stats = reader.boolean_or(*options, "continuous_usage_stats", false);
 }
 
-void read_tools(BodyReader& reader, const Json& body, RequestDraft& draft) {
+void read_tools(BodyReader& reader, const Json& body, const ApiPolicy& policy, RequestDraft& draft) {
   const Json* tools = reader.objects(body, "tools", "a tool");
   if (tools == nullptr) return;
   for (size_t i = 0; i < tools->size(); ++i) {
@@ -77,6 +77,7 @@ void read_tools(BodyReader& reader, const Json& body, RequestDraft& draft) {
     if (const Json* parameters = reader.find(*function, "parameters")) {
       tool.parameters_json = text::json_text(*parameters, text::JsonStyle::compact);
     }
+    if (policy.prompt_compat.tool_fields) tool.function_json = text::json_text(*function);
     draft.tools.push_back(std::move(tool));
   }
 }
@@ -200,10 +201,10 @@ ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   draft.request.model = reader.require_string(body, "model");
   draft.json_word_message =
       "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.";
-  const std::vector<RawMessage> raw = read_chat_messages(reader, body, policy);
+  std::vector<RawMessage> raw = read_chat_messages(reader, body, policy);
   read_thinking(reader, body, draft);
   read_effort(reader, body, "reasoning_effort", policy, draft);
-  read_tools(reader, body, draft);
+  read_tools(reader, body, policy, draft);
   read_tool_choice(reader, body, draft);
   read_response_format(reader, body, policy, draft);
   read_sampling(reader, body, policy, draft);
@@ -219,7 +220,7 @@ ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   if (auto problem = check_model(draft.request.model, policy)) return *problem;
   if (auto problem = refuse_fields(body, policy)) return *problem;
   if (auto problem = check_tool_names(draft)) return *problem;
-  RORQUAL_API_TRY_ASSIGN(draft.request.conversation.messages, convert_chat_messages(raw));
+  RORQUAL_API_TRY_ASSIGN(draft.request.conversation.messages, convert_chat_messages(std::move(raw)));
   if (auto problem = continue_final_message(final, draft)) return *problem;
   return finish_request(std::move(draft), policy);
 }

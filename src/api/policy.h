@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "text/prompt_compat.h"
+
 namespace rorqual::api {
 
 struct ApiPolicy {
@@ -23,6 +25,7 @@ struct ApiPolicy {
   int32_t max_top_logprobs = 20;
   int32_t max_logprobs = 20;  // prompt_logprobs and completions' logprobs; -1 = whole vocabulary allowed
   int64_t max_tokens_limit = 393216;
+  text::PromptCompat prompt_compat;  // all off: the prompt of the official service
 
   /// What the official service does; the vectors in tests/golden/encoding hold for it.
   static ApiPolicy official(std::vector<std::string> model_names);

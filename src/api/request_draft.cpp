@@ -32,7 +32,7 @@ int32_t effort_of(const RequestDraft& draft) {
 }
 
 std::optional<ApiError> resolve_tools(RequestDraft& draft, const ApiPolicy& policy) {
-  const bool inactive = draft.tool_choice == ToolChoice::none;
+  const bool inactive = draft.tool_choice == ToolChoice::none && !policy.prompt_compat.tool_choice_none;
   if (auto problem = check_and_normalise_tools(draft.tools, inactive)) {
     return std::move(*problem).in("tools");
   }
@@ -69,13 +69,14 @@ std::optional<ApiError> check_prefix(const RequestDraft& draft) {
 }
 
 /// Section of the prompt and constraint of the response format.
-std::optional<ApiError> resolve_format(RequestDraft& draft) {
+std::optional<ApiError> resolve_format(RequestDraft& draft, const ApiPolicy& policy) {
   auto& request = draft.request;
   switch (draft.format) {
     case ResponseFormat::text:
       return std::nullopt;
     case ResponseFormat::json_object:
-      request.conversation.response_schema = "{\"type\": \"json_object\"}";
+      if (!policy.prompt_compat.response_format)
+        request.conversation.response_schema = "{\"type\": \"json_object\"}";
       request.constraint = {Constraint::Kind::json, ""};
       return std::nullopt;
     case ResponseFormat::regex:
@@ -84,7 +85,8 @@ std::optional<ApiError> resolve_format(RequestDraft& draft) {
     case ResponseFormat::json_schema:
       break;
   }
-  request.conversation.response_schema = text::json_text(*draft.schema);
+  if (!policy.prompt_compat.response_format)
+    request.conversation.response_schema = text::json_text(*draft.schema);
   Json schema = *draft.schema;
   std::string enforced;
   if (!draft.schema_is_strict) {
@@ -114,7 +116,7 @@ text::InitialStage initial_stage(const text::Conversation& conversation) {
                                                         : text::InitialStage::reasoning_continuation;
 }
 
-void resolve_parsing(RequestDraft& draft) {
+void resolve_parsing(RequestDraft& draft, const ApiPolicy& policy) {
   auto& request = draft.request;
   const bool active = !draft.tools.empty() && draft.tool_choice != ToolChoice::none;
   const bool forced = draft.tool_choice == ToolChoice::required || draft.tool_choice == ToolChoice::named;
@@ -123,8 +125,9 @@ void resolve_parsing(RequestDraft& draft) {
   request.parsing.starts_in_tool_calls = active && forced && !request.conversation.thinking;
   request.parsing.parse_json_output = draft.format == ResponseFormat::json_object;
   request.parsing.stop = request.sampling.stop;
+  if (active || policy.prompt_compat.tool_choice_none)
+    request.conversation.tool_schemas = tool_lines(draft.tools);
   if (!active) return;
-  request.conversation.tool_schemas = tool_lines(draft.tools);
   request.conversation.force_tool_call = request.parsing.starts_in_tool_calls;
   request.constraint = {forced ? Constraint::Kind::tool_call_required : Constraint::Kind::tool_call,
                         tool_constraint(draft.tools, false)};
@@ -381,13 +384,14 @@ ApiResult<ChatRequest> finish_request(RequestDraft draft, const ApiPolicy& polic
       return ApiError::conversion("structured_outputs and structural tags should not be used with tools");
     }
   }
-  if (auto problem = resolve_format(draft)) return *problem;
+  if (auto problem = resolve_format(draft, policy)) return *problem;
   if (draft.tool_choice != ToolChoice::none) {
     if (auto problem = check_strict_use(draft.tools, draft.has_format))
       return std::move(*problem).in("tools");
   }
   if (auto problem = resolve_sampling(draft, policy)) return *problem;
-  resolve_parsing(draft);
+  resolve_parsing(draft, policy);
+  text::apply_prompt_compat(policy.prompt_compat, request.conversation);
   return std::move(request);
 }
 

@@ -104,6 +104,84 @@ TEST(ChatRequest, MapsTheDeveloperRoleUnlessToldOtherwise) {
   EXPECT_FALSE(parse_chat_request(body, ApiPolicy::official({"m"})).ok());
 }
 
+/// The prompt of a body under the switches `names`.
+std::string prompt_of(const std::string& body, const std::string& names) {
+  ApiPolicy policy = open_policy();
+  policy.prompt_compat = *text::parse_prompt_compat(names);
+  const auto request = parse_chat_request(body, policy);
+  EXPECT_TRUE(request.ok()) << body << names << (request.ok() ? "" : request.error().message);
+  return request.ok() ? text::render_chat(request->conversation).text : "";
+}
+
+constexpr const char* kTool =
+    R"("tools":[{"type":"function","function":{"parameters":{"type":"object"},"extra":1,"name":"f"}}])";
+
+TEST(PromptSwitches, DeveloperIsAUserTurnInsteadOfASystemMessage) {
+  const std::string body =
+      R"({"model":"m","thinking":{"type":"disabled"},
+          "messages":[{"role":"developer","content":"d"},{"role":"user","content":"q"}]})";
+  EXPECT_EQ(prompt_of(body, ""), "<｜begin▁of▁sentence｜><｜System｜>d<｜User｜>q<｜Assistant｜></think>");
+  EXPECT_EQ(prompt_of(body, "developer"),
+            "<｜begin▁of▁sentence｜><｜User｜>d<｜User｜>q<｜Assistant｜></think>");
+}
+
+TEST(PromptSwitches, DeveloperHoldsForResponsesToo) {
+  const std::string body =
+      R"({"model":"m","reasoning":{"effort":"none"},"input":[{"role":"developer","content":"d"},
+          {"role":"user","content":"q"}]})";
+  ApiPolicy policy = open_policy();
+  policy.prompt_compat.developer = true;
+  const auto request = parse_responses_request(body, policy);
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ(text::render_chat(request->conversation).text,
+            "<｜begin▁of▁sentence｜><｜User｜>d<｜User｜>q<｜Assistant｜></think>");
+}
+
+TEST(PromptSwitches, ResponseFormatIsNotShown) {
+  for (const std::string format : {R"({"type":"json_object"})",
+                                   R"({"type":"json_schema","json_schema":{"schema":{"type":"object"}}})"}) {
+    const std::string body =
+        R"({"model":"m","messages":[{"role":"user","content":"json"}],"response_format":)" + format + "}";
+    EXPECT_NE(prompt_of(body, "").find("## Response Format:"), std::string::npos);
+    EXPECT_EQ(prompt_of(body, "response_format"),
+              prompt_of(R"({"model":"m","messages":[{"role":"user","content":"json"}]})", ""));
+  }
+}
+
+TEST(PromptSwitches, ToolsStayWithToolChoiceNone) {
+  const std::string body = R"({"model":"m","messages":[{"role":"user","content":"q"}],)" + std::string(kTool);
+  EXPECT_EQ(prompt_of(body + R"(,"tool_choice":"none"})", "").find("## Tools"), std::string::npos);
+  EXPECT_EQ(prompt_of(body + R"(,"tool_choice":"none"})", "tool_choice_none"), prompt_of(body + "}", ""));
+  ApiPolicy policy = open_policy();
+  policy.prompt_compat.tool_choice_none = true;
+  const auto request = parse_chat_request(body + R"(,"tool_choice":"none"})", policy);
+  ASSERT_TRUE(request.ok());
+  EXPECT_FALSE(request->parsing.parse_tool_calls);
+  EXPECT_EQ(request->constraint.kind, Constraint::Kind::none);
+}
+
+TEST(PromptSwitches, ToolFieldsArePrintedAsSent) {
+  const std::string body =
+      R"({"model":"m","messages":[{"role":"user","content":"q"}],)" + std::string(kTool) + "}";
+  EXPECT_NE(prompt_of(body, "").find("\n{\"name\": \"f\", \"description\": \"\", \"parameters\": {\"type\": "
+                                     "\"object\"}}\n"),
+            std::string::npos);
+  EXPECT_NE(prompt_of(body, "tool_fields")
+                .find("\n{\"parameters\": {\"type\": \"object\"}, \"extra\": 1, \"name\": \"f\"}\n"),
+            std::string::npos);
+}
+
+TEST(PromptSwitches, LeadingSystemAndPlainTextReachTheConversation) {
+  const std::string body = R"({"model":"m","messages":[{"role":"user","content":"q"},
+      {"role":"system","content":"S"}],)" +
+                           std::string(kTool) + "}";
+  EXPECT_NE(prompt_of(body, "leading_system").find("<｜System｜>S\n\n## Tools"), std::string::npos);
+  EXPECT_EQ(prompt_of(body, "").find("<｜System｜>S\n\n## Tools"), std::string::npos);
+  ApiPolicy policy = open_policy();
+  policy.prompt_compat.plain_text = true;
+  EXPECT_TRUE(parse_chat_request(body, policy)->conversation.spells_control_tokens);
+}
+
 TEST(ChatRequest, ContinuesTheFinalMessage) {
   const auto request = parse_chat_request(
       R"({"model":"m","continue_final_message":true,"messages":[{"role":"user","content":"q"},

@@ -227,6 +227,8 @@ std::optional<ApiError> convert_tools(const std::vector<RawTool>& raw, RequestDr
 /// Items to messages: reasoning, text and calls of one turn join one assistant message.
 class Converter {
  public:
+  explicit Converter(bool developer_is_user_turn) : developer_is_user_turn_(developer_is_user_turn) {}
+
   std::optional<ApiError> add(const Json& item, size_t index) {
     const BodyReader reader;
     const Json* type_field = reader.find(item, "type");
@@ -315,7 +317,11 @@ class Converter {
 
   std::optional<ApiError> message(const Json& item, const std::string& where) {
     const auto role = item["role"].get<std::string>();
-    const Role kind = role == "assistant" ? Role::assistant : role == "user" ? Role::user : Role::system;
+    const bool is_developer = role == "developer" && developer_is_user_turn_;
+    const Role kind = role == "assistant" ? Role::assistant
+                      : role == "user"    ? Role::user
+                      : is_developer      ? Role::developer
+                                          : Role::system;
     auto parts = convert_content(item["content"], kind, where);
     if (!parts.ok()) return parts.error();
     if (kind == Role::assistant) {
@@ -380,6 +386,7 @@ class Converter {
   std::vector<std::string> waiting_;
   std::set<std::string> ids_, answered_;
   bool turn_is_open_ = false;
+  const bool developer_is_user_turn_;
 };
 
 Message text_message(Role role, std::string content) {
@@ -390,7 +397,8 @@ Message text_message(Role role, std::string content) {
 }
 
 ApiResult<std::vector<Message>> convert_input(const Json& body,
-                                              const std::optional<std::string>& instructions) {
+                                              const std::optional<std::string>& instructions,
+                                              const ApiPolicy& policy) {
   const BodyReader reader;
   std::vector<Message> messages;
   const Json* input = reader.find(body, "input");
@@ -404,7 +412,7 @@ ApiResult<std::vector<Message>> convert_input(const Json& body,
     return messages;
   }
   if (input->empty()) return ApiError::conversion("Input items array must not be empty");
-  Converter converter;
+  Converter converter(policy.prompt_compat.developer);
   for (size_t i = 0; i < input->size(); ++i) {
     if (auto problem = converter.add((*input)[i], i)) return *problem;
   }
@@ -510,7 +518,7 @@ ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
   if (auto problem = check_model(request.model, policy)) return *problem;
   if (auto problem = refuse_stored_state(body, policy)) return *problem;
   if (auto problem = convert_tools(tools, draft)) return std::move(*problem).in("tools");
-  auto messages = convert_input(body, instructions);
+  auto messages = convert_input(body, instructions, policy);
   if (!messages.ok()) return ApiError(messages.error()).in("input");
   request.conversation.messages = *std::move(messages);
   keep_repeated_fields(body, request);

@@ -418,6 +418,10 @@ std::vector<std::string> tool_lines(const std::vector<Tool>& tools) {
   std::vector<std::string> lines;
   for (const auto& tool : tools) {
     if (tool.defer_loading) continue;
+    if (!tool.function_json.empty()) {
+      lines.push_back(tool.function_json);
+      continue;
+    }
     std::string parameters;
     if (!tool.parameters_json.empty()) parameters = text::json_text(*text::parse_json(tool.parameters_json));
     lines.push_back(text::tool_schema_line(tool.name, tool.description.value_or(""), parameters));
@@ -426,19 +430,21 @@ std::vector<std::string> tool_lines(const std::vector<Tool>& tools) {
 }
 
 std::string tool_constraint(const std::vector<Tool>& tools, bool for_grammar) {
-  Json list = Json::array();
+  const auto boolean = [](bool value) { return value ? "true" : "false"; };
+  std::string list = "[";
   for (const auto& tool : tools) {
-    Json function{{"name", tool.name}};
-    function["description"] = tool.description ? Json(*tool.description) : Json(nullptr);
+    if (list.size() > 1) list += ',';
+    list += "{\"type\":\"function\",\"function\":{\"name\":" + text::json_quote(tool.name);
+    list += ",\"description\":" + (tool.description ? text::json_quote(*tool.description) : "null");
     const std::string& schema =
         for_grammar && !tool.enforced_json.empty() ? tool.enforced_json : tool.parameters_json;
-    function["parameters"] = schema.empty() ? Json::object() : *text::parse_json(schema);
-    function["strict"] = tool.strict ? Json(*tool.strict) : Json(nullptr);
-    Json entry{{"type", "function"}, {"function", std::move(function)}};
-    if (tool.defer_loading) entry["defer_loading"] = true;
-    list.push_back(std::move(entry));
+    // Compact JSON already: a long list is neither parsed nor printed again for every request.
+    list += ",\"parameters\":" + (schema.empty() ? "{}" : schema);
+    list += std::string(",\"strict\":") + (tool.strict ? boolean(*tool.strict) : "null") + "}";
+    if (tool.defer_loading) list += ",\"defer_loading\":true";
+    list += '}';
   }
-  return text::json_text(list, text::JsonStyle::compact);
+  return list + "]";
 }
 
 }  // namespace rorqual::api

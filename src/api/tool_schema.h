@@ -19,6 +19,7 @@ struct Tool {
   std::string enforced_json = {};  // strict: with the definitions that the normal form leaves out; "" = none
   std::optional<bool> strict;
   bool defer_loading = false;
+  std::string function_json;  // if set, printed in the prompt in place of the three official fields
 };
 
 /// Name rules; `where` is e.g. "tools[0].function.name".

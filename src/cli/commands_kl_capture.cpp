@@ -126,6 +126,7 @@ Status kl_panel(const Values& values) {
   options.prompts = values.text("prompts");
   options.num_prompts = values.integer("num-prompts");
   options.max_tokens = values.number("max-tokens").value_or(0);
+  RORQUAL_TRY_ASSIGN(options.prompt_compat, prompt_compat_value(values));
   options.as_json = values.flag("json");
   return tools::run_kl_panel(options);
 }
@@ -147,6 +148,7 @@ CommandSpec kl_capture_command() {
 
 CommandSpec kl_panel_command() {
   auto options = panel_options();
+  options.push_back(prompt_compat_option());
   append(options, engine_options());
   return {
       .name = "kl panel",

@@ -96,6 +96,14 @@ Options form_options() {
            .kind = OptionKind::flag,
            .group = "server",
            .help = "refuse tool_choice required, or a tool's name, while thinking, as the official API does"},
+          {.name = "prompt-memo-bytes",
+           .kind = OptionKind::size,
+           .group = "server",
+           .help = "memory for ids of earlier parts of conversations, 0 = tokenise every prompt anew",
+           .value_name = "BYTES",
+           .default_value = "64M",
+           .min = 0,
+           .max = 1e12},
           {.name = "usage-chunk",
            .kind = OptionKind::choice,
            .group = "server",
@@ -256,6 +264,8 @@ Status serve(const Values& values) {
   options.server.usage_extension = values.flag("usage-extension");
   options.server.uses_priority = values.text("scheduling-policy") == "priority";
   options.server.max_logprobs = static_cast<int32_t>(values.integer("max-logprobs"));
+  RORQUAL_TRY_ASSIGN(options.server.prompt_compat, prompt_compat_value(values));
+  options.server.prompt_memo_bytes = static_cast<size_t>(values.number("prompt-memo-bytes").value_or(0));
   options.server.access_log = values.flag("access-log");
   options.server.shutdown_timeout = milliseconds(values.real("shutdown-timeout"));
   options.server.keep_alive_interval = milliseconds(values.real("keep-alive-interval"));
@@ -358,6 +368,11 @@ Status chat(const Values& values) {
   options.url = values.text("url");
   options.api_key = values.text("api-key");
   options.model = values.text("served-model-name");
+  RORQUAL_TRY_ASSIGN(options.prompt_compat, prompt_compat_value(values));
+  if (!options.url.empty() && options.prompt_compat != text::PromptCompat{}) {
+    return Error(Code::invalid_argument, "--prompt-compat and --url exclude each other",
+                 "start the server with --prompt-compat");
+  }
   options.prompt = values.text("prompt");
   options.system = values.text("system");
   options.thinking = values.flag("thinking");
@@ -383,6 +398,7 @@ Status chat(const Values& values) {
 
 CommandSpec serve_command() {
   auto options = model_options();
+  options.push_back(prompt_compat_option());
   append(options, server_options());
   append(options, form_options());
   append(options, time_options());
@@ -403,6 +419,7 @@ CommandSpec serve_command() {
 
 CommandSpec chat_command() {
   auto options = model_options();
+  options.push_back(prompt_compat_option());
   append(options, chat_options());
   append(options, reuse_options());
   options.push_back(max_model_len_option());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenize, render, parse.
 #include "cli/commands.h"
+#include "cli/model_options.h"
 #include "cli/values.h"
 #include "tools/text_tools.h"
 
@@ -48,9 +49,11 @@ Status tokenize(const Values& values) {
 }
 
 Status render(const Values& values) {
+  RORQUAL_TRY_ASSIGN(const auto prompt_compat, prompt_compat_value(values));
   return tools::run_render({.input = input_of(values),
                             .tokenizer = values.text("tokenizer"),
                             .ids = values.flag("ids"),
+                            .prompt_compat = prompt_compat,
                             .as_json = values.flag("json")});
 }
 
@@ -92,7 +95,7 @@ CommandSpec render_command() {
                       "chat completions body or list of messages, as JSON; default: --file or standard "
                       "input"),
                   tokenizer_option(), file_option(),
-                  flag_option("ids", "print token ids instead of the prompt")},
+                  flag_option("ids", "print token ids instead of the prompt"), prompt_compat_option()},
       .run = render};
 }
 

@@ -51,6 +51,21 @@ OptionSpec workload_option(std::string_view name, std::string_view help, std::st
           .is_common = true};
 }
 
+OptionSpec prompt_compat_option() {
+  return {.name = "prompt-compat",
+          .group = "text",
+          .help =
+              "prompts as an earlier release or another server makes them: plain_text, developer, "
+              "response_format, tool_choice_none, tool_fields, leading_system (docs/text.md)",
+          .value_name = "NAME,…"};
+}
+
+Result<text::PromptCompat> prompt_compat_value(const Values& values) {
+  auto compat = text::parse_prompt_compat(values.text("prompt-compat"));
+  if (!compat.ok()) return std::move(compat).error().at("--prompt-compat");
+  return compat;
+}
+
 OptionSpec kernels_option() {
   return {.name = "kernels",
           .group = "compute",

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "cli/option.h"
 #include "cli/values.h"
+#include "text/prompt_compat.h"
 #include "tools/open_model.h"
 
 namespace rorqual::cli {
@@ -36,6 +37,12 @@ OptionSpec workload_option(std::string_view name, std::string_view help, std::st
 
 /// kernels: tier by name.
 OptionSpec kernels_option();
+
+/// prompt-compat: the prompt's form of an earlier release or another server.
+OptionSpec prompt_compat_option();
+
+/// Errors: invalid_argument (unknown name).
+Result<text::PromptCompat> prompt_compat_value(const Values& values);
 
 void append(std::vector<OptionSpec>& options, std::vector<OptionSpec> more);
 

@@ -21,9 +21,10 @@ struct Window {
 };
 
 struct Corpus {
-  std::string name;     // "neutral", "code", "agentic", "panel", or the stem of a file
-  std::string sha256;   // of the text (cut windows) or of the panel's token ids
-  int64_t context = 0;  // length of every window; 0 when lengths differ (panels)
+  std::string name;           // "neutral", "code", "agentic", "panel", or the stem of a file
+  std::string sha256;         // of the text (cut windows) or of the panel's token ids
+  std::string prompt_compat;  // switches that a panel's prompts were rendered with; empty = none
+  int64_t context = 0;        // length of every window; 0 when lengths differ (panels)
   std::vector<Window> windows;
 
   int64_t scored_positions() const;

@@ -160,6 +160,7 @@ Status check_pair(const RunRecord& old_side, const RunRecord& new_side) {
       {"the commit", old_side.commit, new_side.commit},
       {"the machine", old_side.machine, new_side.machine},
       {"max_model_len", std::to_string(old_side.max_model_len), std::to_string(new_side.max_model_len)},
+      {"the prompt switches", old_side.prompt_compat, new_side.prompt_compat},
       {"speculation", yes_no(old_side.speculation), yes_no(new_side.speculation)},
       {"the prefix cache", yes_no(old_side.prefix_cache), yes_no(new_side.prefix_cache)}};
   for (const auto& [name, before, after] : fields) {

@@ -60,13 +60,15 @@ Status take_reply(const CaseSink& sink, const text::Tokenizer& tokenizer, PanelC
 }
 
 Result<std::vector<PanelCase>> rendered_cases(const text::Tokenizer& tokenizer,
-                                              std::span<const std::string_view> prompts) {
+                                              std::span<const std::string_view> prompts,
+                                              const text::PromptCompat& compat) {
   std::vector<PanelCase> cases(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     cases[i].id = fmt::format("case_{:03}", i);
     cases[i].message = prompts[i];
     text::Conversation conversation;
     conversation.thinking = false;
+    text::apply_prompt_compat(compat, conversation);
     conversation.messages.emplace_back();
     text::ContentPart part;
     part.text = prompts[i];
@@ -97,7 +99,7 @@ Result<Panel> make_panel(runtime::Engine& engine, const text::Tokenizer& tokeniz
                              options.streams),
                  "correct --max-tokens or --streams");
   }
-  RORQUAL_TRY_ASSIGN(auto cases, rendered_cases(tokenizer, prompts));
+  RORQUAL_TRY_ASSIGN(auto cases, rendered_cases(tokenizer, prompts, options.prompt_compat));
   JobEnds ends;
   std::vector<std::shared_ptr<CaseSink>> sinks(cases.size());
   Jobs jobs;
@@ -115,7 +117,13 @@ Result<Panel> make_panel(runtime::Engine& engine, const text::Tokenizer& tokeniz
   };
   RORQUAL_TRY(run_jobs(engine, ends, jobs));
   const runtime::EngineInfo& info = engine.info();
-  Panel panel{info.model_name, info.numerics, info.switches, info.vocab_size, options.max_tokens, {},
+  Panel panel{info.model_name,
+              info.numerics,
+              info.switches,
+              text::prompt_compat_names(options.prompt_compat),
+              info.vocab_size,
+              options.max_tokens,
+              {},
               std::move(cases)};
   panel.sha256 = panel_sha256(panel);
   return panel;

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "kl/corpus.h"
 #include "runtime/engine.h"
+#include "text/prompt_compat.h"
 #include "text/tokenizer.h"
 
 namespace rorqual::kl {
@@ -30,6 +31,7 @@ struct PanelCase {
 
 struct Panel {
   std::string model, numerics, switches;  // of the engine that wrote the continuations
+  std::string prompt_compat;              // switches the prompts were rendered with; empty = none
   int64_t vocab_size = 0;
   int64_t max_tokens = 0;
   std::string sha256;  // panel_sha256; checked when a file is read
@@ -39,6 +41,7 @@ struct Panel {
 struct PanelOptions {
   int64_t max_tokens = 64;
   int64_t streams = 8;  // requests in flight; no effect on the result
+  text::PromptCompat prompt_compat = {};
 };
 
 /// Cases done, cases in all.

@@ -61,6 +61,7 @@ Panel panel_of(const nlohmann::json& json) {
   json.at("model").get_to(panel.model);
   json.at("numerics").get_to(panel.numerics);
   json.at("switches").get_to(panel.switches);
+  panel.prompt_compat = json.value("prompt_compat", "");
   json.at("vocab_size").get_to(panel.vocab_size);
   json.at("max_tokens").get_to(panel.max_tokens);
   json.at("sha256").get_to(panel.sha256);
@@ -104,6 +105,7 @@ Status write_panel(const std::string& path, const Panel& panel) {
             {"vocab_size", panel.vocab_size},
             {"max_tokens", panel.max_tokens},
             {"sha256", panel_sha256(panel)}};
+  if (!panel.prompt_compat.empty()) head["prompt_compat"] = panel.prompt_compat;
   std::string text = dumped(head);
   text.pop_back();
   text += ",\n\"cases\":[";
@@ -148,6 +150,7 @@ Corpus panel_corpus(const Panel& panel) {
   Corpus corpus;
   corpus.name = "panel";
   corpus.sha256 = panel_sha256(panel);
+  corpus.prompt_compat = panel.prompt_compat;
   for (const PanelCase& c : panel.cases) {
     if (c.continuation.empty()) continue;
     Window& window = corpus.windows.emplace_back();

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/file.h"
 
@@ -11,6 +14,9 @@ namespace rorqual::kl {
 namespace {
 
 constexpr const char* kSchema = "rorqual.kl.run/1";
+/// Records of earlier versions do not have them.
+constexpr std::array<std::string_view, 3> kNewerFields = {"prompt_compat", "tokenizer_sha256",
+                                                          "checkpoint_encoder"};
 constexpr int64_t kMaxRecord_bytes = int64_t{1} << 20;
 
 /// Calls `visit(name, field)` for every field, in the order of the file.
@@ -23,6 +29,9 @@ void for_each_field(Record& record, const Visit& visit) {
   visit("numerics", record.numerics);
   visit("kernels", record.kernels);
   visit("switches", record.switches);
+  visit("prompt_compat", record.prompt_compat);
+  visit("tokenizer_sha256", record.tokenizer_sha256);
+  visit("checkpoint_encoder", record.checkpoint_encoder);
   visit("machine", record.machine);
   visit("threads", record.threads);
   visit("streams", record.streams);
@@ -61,7 +70,10 @@ Result<RunRecord> read_run_record(const std::string& dump_path) {
       return damaged(fmt::format("got schema '{}', expected {}", json.value("schema", ""), kSchema));
     }
     RunRecord record;
-    for_each_field(record, [&](const char* name, auto& field) { json.at(name).get_to(field); });
+    for_each_field(record, [&](const char* name, auto& field) {
+      const bool is_newer = std::find(kNewerFields.begin(), kNewerFields.end(), name) != kNewerFields.end();
+      if (!is_newer || json.contains(name)) json.at(name).get_to(field);
+    });
     return record;
   } catch (const nlohmann::json::exception& e) {
     return damaged(e.what());

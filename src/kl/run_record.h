@@ -15,8 +15,11 @@ struct RunRecord {
   std::string engine;           // "local" or the URL without credentials
   std::string model_sha256;     // of config.json and the weights' index; empty = unknown
   std::string numerics, kernels;
-  std::string switches;  // "lm-head=fp8"; empty = none
-  std::string machine;   // CPU name and count, memory
+  std::string switches;            // "lm-head=fp8"; empty = none
+  std::string prompt_compat;       // switches that the prompts were rendered with; empty = none
+  std::string tokenizer_sha256;    // of tokenizer.json; empty = unknown
+  std::string checkpoint_encoder;  // file and digest, if the checkpoint has one
+  std::string machine;             // CPU name and count, memory
   int64_t threads = 0, streams = 0, max_model_len = 0;
   bool speculation = false, prefix_cache = false;
   std::string started_at, finished_at;  // ISO 8601, UTC

@@ -67,14 +67,17 @@ ApiResult<EncodedRequest> encode_request(const ProtocolForm& form, const std::st
   if (auto error = refuse_budget(*parsed, backend.tokenizer)) return *std::move(error);
 
   // A long text cannot fit however it is cut into tokens: said before the work of cutting it.
-  std::string rendered = text::render_chat(parsed->conversation).text;
   const int64_t max_tokens = parsed->sampling.max_tokens.value_or(1);
-  if (!parsed->prompt.truncate_tokens) {
-    if (auto error = refuse_long_text(rendered.size(), max_tokens, backend)) return *std::move(error);
-  }
-  auto prompt = text::encode_chat(parsed->conversation, backend.tokenizer);
+  const bool is_cut = parsed->prompt.truncate_tokens.has_value();
+  auto prompt =
+      backend.prompts->encode(parsed->conversation, is_cut ? SIZE_MAX : longest_text_bytes(backend));
   if (!prompt.ok()) return ApiError::conversion(prompt.error().message());
+  if (!is_cut) {
+    if (auto error = refuse_long_text(prompt->text_bytes, max_tokens, backend)) return *std::move(error);
+  }
   truncate_prompt(prompt->token_ids, parsed->prompt, max_tokens, backend);
+  std::string rendered;
+  if (parsed->prompt.returns_text) rendered = text::render_chat(parsed->conversation).text;
   return EncodedRequest{*std::move(parsed), std::move(prompt->token_ids), std::move(rendered)};
 }
 

@@ -166,9 +166,21 @@ void add_prefix(Builder& b, const runtime::PrefixStats& stats) {
   b.count(stats.disk_evicted_pages, "cause", "evicted");
 }
 
+void add_memo(Builder& b, const text::PromptMemoStats& memo) {
+  b.family("prompt_memo_blocks_total", "Blocks of chat prompts looked up in the memo.", MetricType::Counter);
+  b.count(memo.hits, "result", "hit");
+  b.count(memo.misses, "result", "miss");
+  b.family("prompt_memo_tokens_total", "Their tokens: taken from the memo, or rendered and tokenised.",
+           MetricType::Counter);
+  b.count(memo.hit_tokens, "result", "hit");
+  b.count(memo.miss_tokens, "result", "miss");
+  b.gauge("prompt_memo_bytes", "Memory of the blocks held.", memo.bytes);
+}
+
 }  // namespace
 
-EngineFamilies engine_families(const MetricsLabels& labels, const runtime::EngineStats& stats) {
+EngineFamilies engine_families(const MetricsLabels& labels, const runtime::EngineStats& stats,
+                               const text::PromptMemoStats& memo) {
   EngineFamilies families;
   Builder shared(labels, families.shared), own(labels, families.own);
   add_requests(shared, labels, stats);
@@ -184,6 +196,7 @@ EngineFamilies engine_families(const MetricsLabels& labels, const runtime::Engin
   own.gauge("spec_decode_draft_length", "Drafted tokens per request that the newest steps chose.",
             stats.speculation.drafts_now);
   add_prefix(own, stats.prefix);
+  add_memo(own, memo);
   own.family("build_info", "What runs; the value is always 1.", MetricType::Gauge);
   own.sample(1, {{"commit", labels.commit},
                  {"kernels", labels.kernels},

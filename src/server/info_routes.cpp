@@ -80,7 +80,8 @@ void handle_model(const Service& service, const std::shared_ptr<Exchange>& excha
 void handle_metrics(const Service& service, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = service.metrics().text(service.backend().engine.stats());
+  response.body =
+      service.metrics().text(service.backend().engine.stats(), service.backend().prompts->memo_stats());
   exchange->respond(std::move(response));
 }
 
@@ -123,6 +124,16 @@ void handle_version(const Service& service, const std::shared_ptr<Exchange>& exc
         .field("numerics", engine.numerics)
         .field("kernels", engine.kernels);
     json.field("switches", engine.switches).field("vocab_size", engine.vocab_size);
+    const Backend& backend = service.backend();
+    json.key("prompt").begin_object().field("encoding", text::kPromptEncodingRevision);
+    json.field("compat", text::prompt_compat_names(service.options.prompt_compat));
+    json.field("tokenizer_sha256", backend.tokenizer.sha256()).key("checkpoint_encoder");
+    if (backend.checkpoint_encoder.empty()) {
+      json.null();
+    } else {
+      json.string(backend.checkpoint_encoder);
+    }
+    json.end_object();
     json.field("eos_token_id", int64_t{engine.eos_token_id}).field("max_model_len", engine.max_model_len);
   }
   json.end_object();

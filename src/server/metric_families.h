@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics that are read when the page is asked for: the engine's own counters and gauges, and the process.
+// Metrics that are read when the page is asked for: the counters and gauges of the engine and of the prompt
+// memo, and the process.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -18,7 +19,8 @@ struct EngineFamilies {
 };
 
 /// Every label value exists from the start, at 0.
-EngineFamilies engine_families(const MetricsLabels& labels, const runtime::EngineStats& stats);
+EngineFamilies engine_families(const MetricsLabels& labels, const runtime::EngineStats& stats,
+                               const text::PromptMemoStats& memo);
 
 /// The usual process_… figures, complete names.
 std::vector<prometheus::MetricFamily> process_families();

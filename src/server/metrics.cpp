@@ -178,9 +178,9 @@ void Metrics::count_http(int status) {
   impl_->http_family.Add({{"status", std::to_string(status)}}).Increment();
 }
 
-std::string Metrics::text(const runtime::EngineStats& stats) const {
+std::string Metrics::text(const runtime::EngineStats& stats, const text::PromptMemoStats& memo) const {
   std::vector<MetricFamily> families = impl_->registry.Collect();
-  EngineFamilies engine = engine_families(impl_->labels, stats);
+  EngineFamilies engine = engine_families(impl_->labels, stats, memo);
   const auto add = [&families](std::string_view prefix, MetricFamily family) {
     family.name = std::string(prefix) + family.name;
     families.push_back(std::move(family));

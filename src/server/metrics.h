@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "runtime/engine.h"
+#include "text/prompt_memo.h"
 
 namespace rorqual::server {
 
@@ -44,7 +45,7 @@ class Metrics {
   void count_http(int status);
 
   /// Text exposition format 0.0.4.
-  std::string text(const runtime::EngineStats& stats) const;
+  std::string text(const runtime::EngineStats& stats, const text::PromptMemoStats& memo = {}) const;
 
  private:
   struct Impl;

@@ -31,6 +31,10 @@ int32_t num_top_logprobs(const api::SamplingFields& fields) {
   return fields.logprob_token_ids.empty() ? fields.top_logprobs.value_or(0) : 0;
 }
 
+size_t longest_text_bytes(const Backend& backend) {
+  return static_cast<size_t>((backend.max_model_len + 1) * backend.token_bytes_max - 1);
+}
+
 int32_t engine_logprobs(int32_t k, const Backend& backend) {
   return k < 0 ? static_cast<int32_t>(backend.engine.info().vocab_size) : k;
 }

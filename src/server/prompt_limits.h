@@ -26,6 +26,9 @@ void truncate_prompt(std::vector<int32_t>& ids, const api::PromptFields& fields,
 /// Best tokens to report beside the chosen one: none if the request lists the tokens that it wants.
 int32_t num_top_logprobs(const api::SamplingFields& fields);
 
+/// Bytes of the longest text that refuse_long_text lets pass.
+size_t longest_text_bytes(const Backend& backend);
+
 /// The API's -1 (whole vocabulary) as the engine spells it.
 int32_t engine_logprobs(int32_t k, const Backend& backend);
 

@@ -233,8 +233,9 @@ void Server::set_load_progress(double ratio) {
   impl_->service.load_progress = std::clamp(ratio, 0.0, 1.0);
 }
 
-void Server::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) {
-  impl_->service.attach(engine, tokenizer);
+void Server::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer,
+                    const std::string& checkpoint_encoder) {
+  impl_->service.attach(engine, tokenizer, checkpoint_encoder);
 }
 
 std::vector<std::string> Server::routes() const {

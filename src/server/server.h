@@ -12,6 +12,8 @@
 
 #include "base/result.h"
 #include "runtime/engine.h"
+#include "text/prompt_compat.h"
+#include "text/prompt_encoder.h"
 #include "text/tokenizer.h"
 
 namespace rorqual::server {
@@ -40,6 +42,9 @@ struct ServerOptions {
   bool reasoning_alias = false;   // `reasoning` beside `reasoning_content`: vLLM's name
   bool keep_alive_lines = false;  // blank lines while a whole answer is awaited, as DeepSeek sends them
   int64_t stream_interval = 1;    // tokens of a piece of a stream, at least
+
+  text::PromptCompat prompt_compat;  // as made: the prompt of the official service
+  size_t prompt_memo_bytes = text::PromptEncoder::kDefaultMemoBytes;  // 0 = nothing is remembered
 
   bool access_log = true;  // one line per finished request at info; never any text of it
   std::vector<std::string> access_log_skip = {"/health", "/metrics", "/ready"};
@@ -71,8 +76,10 @@ class Server {
   /// 0..1, shown by /ready until attach.
   void set_load_progress(double ratio);
 
-  /// Makes the server ready: from here on requests reach the engine. Once.
-  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer);
+  /// Makes the server ready: from here on requests reach the engine. Once. `checkpoint_encoder`: of the
+  /// prompt encoder that came with the checkpoint, for /version; may be empty.
+  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer,
+              const std::string& checkpoint_encoder = {});
 
   /// Every route as "METHOD path", "METHOD path open" for those that need no key.
   std::vector<std::string> routes() const;

@@ -33,11 +33,15 @@ int64_t unix_time_s() {
 }
 
 Backend::Backend(runtime::Engine& e, const text::Tokenizer& t, const ServerOptions& options)
-    : engine(e), tokenizer(t), model_names(options.served_model_names) {
+    : engine(e),
+      tokenizer(t),
+      prompts(std::make_unique<text::PromptEncoder>(t, options.prompt_memo_bytes)),
+      model_names(options.served_model_names) {
   const runtime::EngineInfo& info = engine.info();
   max_model_len = info.max_model_len;
   if (model_names.empty()) model_names.push_back(info.model_name);
   policy.model_names = model_names;
+  policy.prompt_compat = options.prompt_compat;
   policy.max_choices = options.max_choices;
   policy.force_tools_in_thinking = !options.official_tool_choice;
   constraints = std::make_unique<grammar::ConstraintCompiler>(tokenizer, info.vocab_size, info.eos_token_id);
@@ -62,9 +66,11 @@ Service::Service(ServerOptions o)
                 .after = end_write_batch,
                 .on_exception = log_exception}) {}
 
-void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer) {
+void Service::attach(runtime::Engine& engine, const text::Tokenizer& tokenizer,
+                     const std::string& checkpoint_encoder) {
   RORQUAL_CHECK(!owned_backend_);
   owned_backend_ = std::make_unique<Backend>(engine, tokenizer, options);
+  owned_backend_->checkpoint_encoder = checkpoint_encoder;
   const runtime::EngineInfo& info = engine.info();
   metrics_ = std::make_unique<Metrics>(MetricsLabels{.model_name = owned_backend_->model_names.front(),
                                                      .version = options.version,

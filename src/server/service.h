@@ -20,6 +20,7 @@
 #include "server/metrics.h"
 #include "server/server.h"
 #include "server/worker_pool.h"
+#include "text/prompt_encoder.h"
 
 namespace rorqual::server {
 
@@ -29,7 +30,9 @@ struct Backend {
 
   runtime::Engine& engine;
   const text::Tokenizer& tokenizer;
-  std::vector<std::string> model_names;  // the first one is printed in metrics
+  std::unique_ptr<text::PromptEncoder> prompts;  // any thread
+  std::string checkpoint_encoder;                // of the checkpoint's own encoder, if it has one
+  std::vector<std::string> model_names;          // the first one is printed in metrics
   api::ApiPolicy policy;
   std::unique_ptr<grammar::ConstraintCompiler> constraints;
   std::string fingerprint;      // system_fingerprint of answers
@@ -49,7 +52,8 @@ class Service {
  public:
   explicit Service(ServerOptions o);
 
-  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer);
+  void attach(runtime::Engine& engine, const text::Tokenizer& tokenizer,
+              const std::string& checkpoint_encoder);
 
   bool is_attached() const { return backend_.load() != nullptr; }
 

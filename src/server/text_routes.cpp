@@ -25,7 +25,7 @@ api::ApiResult<std::string> tokenize(const Backend& backend, const std::string& 
   if (request->prompt) {
     ids = backend.tokenizer.encode(*request->prompt, text::EncodeMode::with_added);
   } else {
-    auto prompt = text::encode_chat(*request->conversation, backend.tokenizer);
+    auto prompt = backend.prompts->encode(*request->conversation);
     if (!prompt.ok()) return api::ApiError::conversion(prompt.error().message());
     ids = std::move(prompt->token_ids);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include "text/tokenizer.h"
 
 namespace rorqual::text {
+
+/// The release whose encoding rules the prompts follow; docs/text.md#prompts.
+inline constexpr std::string_view kPromptEncodingRevision = "1017";
 
 enum class Role : uint8_t { system, user, assistant, tool, latest_reminder, developer };
 
@@ -64,6 +68,8 @@ struct Conversation {
   bool add_bos = true;
   bool add_generation_prompt = true;  // false: omit the cue after the last message
   KeepReasoning keep_reasoning = KeepReasoning::none;
+  bool spells_control_tokens = false;     // text that spells a control token becomes that token
+  bool sections_on_first_system = false;  // tools and response format go where the first system message is
   size_t num_context_messages =
       0;  // messages that an earlier prompt holds already: only what follows is rendered
 };
@@ -82,7 +88,8 @@ struct Prompt {
 Prompt render_chat(const Conversation& conversation);
 
 /// Text, ranges and ids: one BPE pass per maximal plain run, one id per control token.
-/// Errors: unsupported when the tokenizer lacks a control token (names it).
+/// Errors: unsupported when the tokenizer lacks a control token (names it); invalid_argument when message
+/// text spells an image placeholder and spellings count (spells_control_tokens).
 Result<Prompt> encode_chat(const Conversation& conversation, const Tokenizer& tokenizer);
 
 /// Reference-encoder task name ("action", "query", …); QuickTask::none for an unknown name.

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON in and out: a strict front to nlohmann/json, and our own printing (the library prints numbers and
-// escapes differently from the prompt format).
+// JSON out: our own printing (the library prints numbers and escapes differently from the prompt format).
 #include "text/json_text.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstddef>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "text/utf8.h"
@@ -71,6 +65,21 @@ std::string compact_float(double value) {
   return sign + mantissa(d) + "e" + std::to_string(d.point - 1);
 }
 
+/// Of one character that JSON text may not hold as it is.
+void append_escape(std::string& out, unsigned char byte) {
+  constexpr char kHex[] = "0123456789abcdef";
+  constexpr std::string_view kShort = "\bb\ff\nn\rr\tt\"\"\\\\";  // character, its letter
+  for (size_t i = 0; i < kShort.size(); i += 2) {
+    if (static_cast<unsigned char>(kShort[i]) != byte) continue;
+    out += '\\';
+    out += kShort[i + 1];
+    return;
+  }
+  out += "\\u00";
+  out += kHex[byte >> 4];
+  out += kHex[byte & 15];
+}
+
 class Printer {
  public:
   Printer(std::string& out, JsonStyle style) : out_(out), style_(style) {}
@@ -84,7 +93,7 @@ class Printer {
         print_array(value);
         break;
       case Json::value_t::string:
-        out_ += json_quote(value.get_ref<const std::string&>());
+        print_string(value.get_ref<const std::string&>());
         break;
       case Json::value_t::boolean:
         out_ += value.get<bool>() ? "true" : "false";
@@ -105,6 +114,12 @@ class Printer {
   }
 
  private:
+  void print_string(std::string_view text) {
+    out_ += '"';
+    append_json_escaped(out_, text);
+    out_ += '"';
+  }
+
   const char* comma() const { return style_ == JsonStyle::spaced ? ", " : ","; }
 
   void print_object(const Json& value) {
@@ -113,7 +128,7 @@ class Printer {
     for (const auto& [key, item] : value.items()) {
       if (!is_first) out_ += comma();
       is_first = false;
-      out_ += json_quote(key);
+      print_string(key);
       out_ += style_ == JsonStyle::spaced ? ": " : ":";
       print(item);
     }
@@ -135,164 +150,6 @@ class Printer {
   JsonStyle style_;
 };
 
-/// What the library does not check or keeps differently: byte order mark, depth, and "-0", which must stay a
-/// float.
-struct Prescan {
-  std::string problem;
-  bool has_minus_zero = false;
-};
-
-Prescan prescan(std::string_view text) {
-  Prescan result;
-  if (text.starts_with("\xEF\xBB\xBF")) result.problem = "byte order mark at byte 0";
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size() && result.problem.empty(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    if (c == ']' || c == '}') --depth;
-    if ((c == '[' || c == '{') && ++depth > kMaxJsonDepth) {
-      result.problem =
-          "nesting deeper than " + std::to_string(kMaxJsonDepth) + " at byte " + std::to_string(i);
-    }
-    if (c == '-' && i + 1 < text.size() && text[i + 1] == '0') result.has_minus_zero = true;
-  }
-  return result;
-}
-
-/// "-0" as "-0.0", outside of strings.
-std::string keep_minus_zero(std::string_view text) {
-  std::string out;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    out += c;
-    if (in_string) {
-      if (c == '\\' && i + 1 < text.size()) out += text[++i];
-      if (c == '"') in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    const bool is_zero_after_minus =
-        c == '0' && i > 0 && text[i - 1] == '-' && (i < 2 || (text[i - 2] | 0x20) != 'e');
-    const char next = i + 1 < text.size() ? text[i + 1] : ' ';
-    if (is_zero_after_minus && next != '.' && (next | 0x20) != 'e' && (next < '0' || next > '9')) out += ".0";
-  }
-  return out;
-}
-
-/// Builds the tree in one pass. The library's own builder searches all members of an ordered object for every
-/// key, which is quadratic: one hostile body could keep a thread busy for hours.
-class TreeBuilder : public nlohmann::json_sax<Json> {
- public:
-  Json root;
-  std::string problem = "not valid JSON";
-
-  bool null() override { return add(nullptr); }
-
-  bool boolean(bool value) override { return add(value); }
-
-  bool number_integer(number_integer_t value) override { return add(value); }
-
-  bool number_unsigned(number_unsigned_t value) override { return add(value); }
-
-  bool number_float(number_float_t value, const string_t&) override { return add(value); }
-
-  bool string(string_t& value) override { return add(std::move(value)); }
-
-  bool binary(binary_t&) override { return false; }
-
-  bool start_object(size_t) override { return open(Json::object()); }
-
-  bool key(string_t& name) override {
-    frames_.back().key = std::move(name);
-    return true;
-  }
-
-  bool end_object() override { return close(); }
-
-  bool start_array(size_t) override { return open(Json::array()); }
-
-  bool end_array() override { return close(); }
-
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    const std::string_view text = error.what();
-    const size_t colon = text.find("syntax error");
-    problem = "not valid JSON at byte " + std::to_string(position) + ": " +
-              std::string(colon == std::string_view::npos ? text : text.substr(colon));
-    return false;
-  }
-
- private:
-  static constexpr size_t kSearchedMembers = 16;  // objects up to this size are searched, larger ones indexed
-
-  /// An open container. Its node stays where it is: the container that holds it grows only after it is
-  /// closed.
-  struct Frame {
-    Json* node;
-    std::string key;
-    std::unordered_map<std::string, size_t> index;  // member of each key, once there are many
-  };
-
-  bool add(Json value) {
-    place(std::move(value));
-    return true;
-  }
-
-  bool open(Json container) {
-    Json* node = place(std::move(container));
-    frames_.push_back({node, {}, {}});
-    return true;
-  }
-
-  bool close() {
-    frames_.pop_back();
-    return true;
-  }
-
-  Json* place(Json value) {
-    if (frames_.empty()) {
-      root = std::move(value);
-      return &root;
-    }
-    Frame& frame = frames_.back();
-    if (frame.node->is_array()) {
-      frame.node->push_back(std::move(value));
-      return &frame.node->back();
-    }
-    auto& members = frame.node->get_ref<Json::object_t&>();
-    const size_t at = member(frame, members);
-    if (at < members.size()) {
-      members.begin()[static_cast<std::ptrdiff_t>(at)].second = std::move(value);
-    } else {
-      static_cast<Json::object_t::Container&>(members).emplace_back(frame.key, std::move(value));
-    }
-    return &members.begin()[static_cast<std::ptrdiff_t>(at)].second;
-  }
-
-  /// Position of the frame's key among the members, their number if it is new (then the index takes it up).
-  static size_t member(Frame& frame, const Json::object_t& members) {
-    if (members.size() <= kSearchedMembers) {
-      const auto found = std::find_if(members.begin(), members.end(),
-                                      [&](const auto& member) { return member.first == frame.key; });
-      return static_cast<size_t>(found - members.begin());
-    }
-    if (frame.index.empty()) {
-      for (size_t i = 0; i < members.size(); ++i) {
-        frame.index.emplace(members.begin()[static_cast<std::ptrdiff_t>(i)].first, i);
-      }
-    }
-    return frame.index.emplace(frame.key, members.size()).first->second;
-  }
-
-  std::vector<Frame> frames_;
-};
-
 }  // namespace
 
 std::string json_text(const Json& value, JsonStyle style) {
@@ -302,40 +159,15 @@ std::string json_text(const Json& value, JsonStyle style) {
 }
 
 void append_json_escaped(std::string& out, std::string_view text) {
-  constexpr char kHex[] = "0123456789abcdef";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += "\\u00";
-          out += kHex[static_cast<unsigned char>(c) >> 4];
-          out += kHex[static_cast<unsigned char>(c) & 15];
-        } else {
-          out += c;
-        }
-    }
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
+    out.append(text, begin, i - begin);
+    begin = i + 1;
+    append_escape(out, byte);
   }
+  out.append(text, begin);
 }
 
 std::string json_quote(std::string_view text) {
@@ -352,20 +184,6 @@ std::string python_float(double value) {
   const int exponent = d.point - 1;
   const std::string digits = std::to_string(std::abs(exponent));
   return sign + mantissa(d) + (exponent < 0 ? "e-" : "e+") + (digits.size() < 2 ? "0" : "") + digits;
-}
-
-std::optional<Json> parse_json(std::string_view text, std::string* message) {
-  const Prescan scan = prescan(text);
-  if (!scan.problem.empty()) {
-    if (message != nullptr) *message = scan.problem;
-    return std::nullopt;
-  }
-  const std::string patched = scan.has_minus_zero ? keep_minus_zero(text) : std::string();
-  const std::string_view source = scan.has_minus_zero ? std::string_view(patched) : text;
-  TreeBuilder builder;
-  if (Json::sax_parse(source.begin(), source.end(), &builder)) return std::move(builder.root);
-  if (message != nullptr) *message = builder.problem;
-  return std::nullopt;
 }
 
 bool is_json_object(std::string_view text) {

@@ -36,5 +36,8 @@ std::optional<nlohmann::ordered_json> parse_json(std::string_view text, std::str
 
 /// Is it the text of one object, as parse_json takes it?
 bool is_json_object(std::string_view text);
+/// The same without the fast way, which must agree with it; for tests.
+std::optional<nlohmann::ordered_json> parse_json_strict(std::string_view text,
+                                                        std::string* message = nullptr);
 
 }  // namespace rorqual::text

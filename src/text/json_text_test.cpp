@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "text/image_tokens.h"
 #include "text/stop_matcher.h"
@@ -47,6 +48,82 @@ TEST(JsonText, LimitsTheDepth) {
   EXPECT_FALSE(parse_json(std::string(129, '[') + std::string(129, ']')));
   EXPECT_FALSE(parse_json(std::string(1'000'000, '[')));
   EXPECT_TRUE(parse_json("\"" + std::string(1000, '[') + "\""));
+}
+
+/// Both readers give the same verdict and the same value.
+void expect_agreement(const std::string& json) {
+  std::string message, strict_message;
+  const auto fast = parse_json(json, &message), strict = parse_json_strict(json, &strict_message);
+  ASSERT_EQ(fast.has_value(), strict.has_value()) << json;
+  ASSERT_EQ(message, strict_message) << json;
+  if (!fast) return;
+  ASSERT_EQ(json_text(*fast), json_text(*strict)) << json;
+  ASSERT_EQ(fast->type(), strict->type()) << json;
+}
+
+TEST(JsonText, ReadsTheSameOnBothWays) {
+  for (const std::string json : {"0",
+                                 "-0",
+                                 "[-0]",
+                                 "{\"a\":-0}",
+                                 "\"-0\"",
+                                 "[0,-1,9223372036854775807,9223372036854775808,-9223372036854775808]",
+                                 "18446744073709551615",
+                                 "18446744073709551616",
+                                 "-9223372036854775809",
+                                 "1e308",
+                                 "1e309",
+                                 "1E+2",
+                                 "-0e0",
+                                 "0.1",
+                                 "\"\\ud83d\\ude00\"",
+                                 "\"\\ude00\"",
+                                 "\"\\ud83dx\"",
+                                 "\"\\ud83d\\n\"",
+                                 "\"\\u0000\"",
+                                 "{\"a\":1,\"a\":{\"b\":2},\"c\":3,\"a\":[]}",
+                                 "{\"\\u0061\":1,\"a\":2}",
+                                 " [ ] ",
+                                 "[]]",
+                                 "[1 2]",
+                                 "{\"a\"}",
+                                 "\"\\x\"",
+                                 "nul",
+                                 "true",
+                                 "\"\x7f\"",
+                                 "\"\xed\x9f\xbf\"",
+                                 "\"\xed\xa0\x80\"",
+                                 "[\"\\u12\"]",
+                                 "\t1\n",
+                                 "1\v",
+                                 ""}) {
+    expect_agreement(json);
+  }
+  expect_agreement(std::string(128, '[') + std::string(128, ']'));
+  expect_agreement(std::string(129, '[') + std::string(129, ']'));
+  std::string nested;
+  for (int i = 0; i < 128; ++i) nested += "{\"a\":";
+  expect_agreement(nested + "1" + std::string(128, '}'));
+  expect_agreement(nested + "[]" + std::string(128, '}'));
+}
+
+TEST(JsonText, ReadsTheSameOnBothWaysForRandomTexts) {
+  static const char* kParts[] = {"{",    "}",  "[",      "]",   ",",     ":",           "\"a\"", "\"b\"",
+                                 "1",    "-0", "0",      "1.5", "1e400", "\"\\ud800\"", "\"é\"", "true",
+                                 "null", " ",  "\"-0\"", "-1",  "{}",    "[]"};
+  const uint64_t seed = 20261017;
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string json = "[";
+    for (uint64_t i = random() % 8; i > 0; --i) {
+      json += kParts[random() % std::size(kParts)];
+      if (random() % 2 == 0) json += ",";
+    }
+    if (json.back() == ',') json.pop_back();
+    expect_agreement(json + (random() % 8 == 0 ? "" : "]"));
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST(StopMatcher, ReleasesAPartialMatchAndFindsItAcrossPieces) {

@@ -39,6 +39,9 @@ enum class State : uint8_t {
   done,
 };
 
+constexpr size_t kMaxName = 4096;                // bytes; no tool has a longer name
+constexpr size_t kMaxUntyped = size_t{1} << 16;  // bytes of a value that wait for the decision JSON or text
+
 // Numbers of tokens advance by this, so that deltas inside one token can be told apart.
 constexpr int64_t kTokenStep = 4;
 
@@ -155,13 +158,18 @@ struct OutputParser::Impl {
   /// An incomplete character at the very end is dropped: its rest was never generated.
   void finish() {
     utf8.clear();
-    for (const char byte : std::exchange(spelled, {})) feed(byte);
+    if (!is_cut_marker()) {
+      for (const char byte : spelled) feed(byte);
+    }
+    spelled.clear();
     switch (state) {
       case State::json_before:
       case State::json_after:
         blank_held(0);
         break;
-      case State::key:
+      case State::key:  // what is held is the beginning of the attribute, not of the name
+        window.clear();
+        break;
       case State::value:
         release_all_window();
         break;
@@ -169,6 +177,17 @@ struct OutputParser::Impl {
         break;
     }
     release_held(0);
+  }
+
+  /// Text mode: the output ends inside the spelling of the markup token, behind the angle of a tag.
+  bool is_cut_marker() const {
+    if (spelled.empty() || !kDsmlText.starts_with(spelled)) return false;
+    const bool closes_value = state == State::value && !window.empty() && window.back().byte == '/';
+    return ends_in_angle() || closes_value;
+  }
+
+  size_t held_bytes() const {
+    return utf8.size() + spelled.size() + held.size() + window.size() + name.size() + untyped.size();
   }
 
   // ---- the machine ----
@@ -254,7 +273,9 @@ struct OutputParser::Impl {
     if (!step_stop(unit)) release_held(std::max(prose_hold, stop_hold));
   }
 
-  bool ends_in_angle() const { return prose_hold > 0 && held.back().byte == '<' && looks_for_calls(); }
+  bool ends_in_angle() const {
+    return prose_hold > 0 && !held.empty() && held.back().byte == '<' && looks_for_calls();
+  }
 
   /// Appends to `held` and keeps count of its end that may belong to "newlines, opening angle, marker".
   void hold_prose(const Unit& unit, bool holds_newlines) {
@@ -327,6 +348,7 @@ struct OutputParser::Impl {
     }
     held.resize(held.size() - json_open.held());
     blank_held(0);
+    last_blank = -1;  // the text after the JSON has blanks of its own
     state = State::json_value;
     if (found >= kFirstBracketPattern) {
       emit(ParserEvent::Kind::content, {unit.byte, unit.token + 1});  // the bracket is a delta of its own
@@ -368,6 +390,7 @@ struct OutputParser::Impl {
         break;
       case 1:
       case 2:
+      case 3:
         state = State::done;
         break;
       default:
@@ -378,6 +401,10 @@ struct OutputParser::Impl {
   void feed_name(const Unit& unit) {
     if (unit.byte != '"') {
       name += printable(unit.byte);
+      if (name.size() <= kMaxName) return;
+      name.clear();  // not a call: looked for anew
+      state = State::block;
+      block_patterns.reset();
       return;
     }
     ++call_index;
@@ -438,6 +465,7 @@ struct OutputParser::Impl {
     const bool is_end = value_patterns.step(unit.byte) == 0;
     if (!is_end) {
       release_window(value_patterns.held());
+      if (state == State::untyped_value && untyped.size() > kMaxUntyped) take_untyped_as_text();
       return;
     }
     window.resize(window.size() - value_patterns.held());
@@ -449,6 +477,16 @@ struct OutputParser::Impl {
     }
     state = State::call;
     call_patterns.reset();
+  }
+
+  /// Too long to wait for its end: from here on it is a string.
+  void take_untyped_as_text() {
+    std::string escaped;
+    append_json_escaped(escaped, untyped);
+    emit_piece(ParserEvent::Kind::tool_arguments, "\"" + escaped);
+    untyped.clear();
+    is_string = true;
+    state = State::value;
   }
 
   // ---- windows: bytes that may belong to a pattern ----
@@ -568,7 +606,8 @@ struct OutputParser::Impl {
   int64_t last_blank = -1;
 
   PatternMatcher block_patterns{{"invoke name=\"", std::string("</") + kDsmlByte + " calls>",
-                                 std::string("</") + kDsmlByte + "tool_calls>"}};
+                                 std::string("</") + kDsmlByte + "tool_calls>",
+                                 std::string("</") + kDsmlByte + "function_calls>"}};
   PatternMatcher call_patterns{{"parameter name=\"", std::string("</") + kDsmlByte}};
   PatternMatcher key_patterns{{"\" string=\"", "\">"}};
   PatternMatcher attribute_patterns{{"true\">", "false\">"}};
@@ -624,6 +663,10 @@ std::string OutputParser::finish_reason(StopCause backend) const {
   if (impl_->stops.is_matched()) return "stop";
   if (backend == StopCause::length) return "length";
   return impl_->call_index >= 0 ? "tool_calls" : "stop";
+}
+
+size_t OutputParser::held_bytes() const {
+  return impl_->held_bytes();
 }
 
 int32_t OutputParser::num_calls_completed() const {

@@ -38,8 +38,9 @@ enum class TokenPlace : uint8_t { reasoning, content, none };
 
 enum class StopCause : uint8_t { stop, length };
 
-/// One thread, one output. Memory held back is bounded by the longest marker, the longest stop string, and
-/// (only for a parameter without its `string` attribute) that parameter's value. Linear time.
+/// One thread, one output. Linear time. What is held back is bounded by the longest marker, the longest stop
+/// string, 4 KiB of a tool's name, 64 KiB of a parameter without its `string` attribute, and, in prose, the
+/// run of newlines that a calls block may follow.
 class OutputParser {
  public:
   OutputParser(const Tokenizer& tokenizer, ParserOptions options);
@@ -69,6 +70,9 @@ class OutputParser {
   /// "tool_calls" when a call was begun and the backend stopped by itself, else "stop" or "length". A
   /// matched stop string gives "stop".
   std::string finish_reason(StopCause backend) const;
+
+  /// Bytes that were fed and not yet given out or dropped.
+  size_t held_bytes() const;
 
   /// Completed calls so far.
   int32_t num_calls_completed() const;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
@@ -159,6 +160,98 @@ TEST(OutputParser, NeedsLinearTimeAndLosesNothingOnHostileOutput) {
   const auto out = parse_ids(block, options(InitialStage::content, true));
   ASSERT_EQ(out.calls.size(), 1u);
   EXPECT_EQ(out.calls[0].arguments.size(), 1'000'000u + std::string("{\"a\": \"").size());
+}
+
+size_t most_held(const std::vector<int32_t>& ids, ParsedOutput& out) {
+  OutputParser parser(mini(), options(InitialStage::content, true));
+  size_t most = 0;
+  for (const int32_t id : ids) {
+    accumulate(parser.push(id), out);
+    most = std::max(most, parser.held_bytes());
+  }
+  accumulate(parser.finish(), out);
+  return most;
+}
+
+TEST(OutputParser, HoldsLittleBackHoweverLongTheOutput) {
+  const auto ids = [](const std::string& text) { return mini().encode(text, EncodeMode::with_added); };
+  ParsedOutput angles, markers, block, name, untyped;
+  EXPECT_LE(most_held(std::vector<int32_t>(1'000'000, ids("<").front()), angles), 8u);
+  EXPECT_EQ(angles.content, std::string(1'000'000, '<'));
+  EXPECT_LE(most_held(std::vector<int32_t>(1'000'000, ids("｜DSML｜").front()), markers), 8u);
+  EXPECT_EQ(markers.content.size(), 1'000'000 * std::string("｜DSML｜").size());  // without "<" it is no tag
+  const std::string open = "<｜DSML｜ calls>invoke name=\"f\">";
+  EXPECT_LE(
+      most_held(ids(open + "parameter name=\"a\" string=\"true\">" + std::string(5'000'000, 'z')), block),
+      16u);
+  ASSERT_EQ(block.calls.size(), 1u);
+  EXPECT_EQ(block.calls[0].arguments.size(), 5'000'000 + std::string("{\"a\": \"").size());
+  EXPECT_LE(most_held(ids("<｜DSML｜ calls>invoke name=\"" + std::string(500'000, 'n')), name), 4200u);
+  EXPECT_TRUE(name.calls.empty() && name.content.empty());
+  const std::string value(500'000, '7');
+  EXPECT_LE(most_held(ids(open + "parameter name=\"a\">" + value + "</｜DSML｜ parameter></｜DSML｜ invoke>"),
+                      untyped),
+            66'000u);
+  ASSERT_EQ(untyped.calls.size(), 1u);
+  EXPECT_EQ(untyped.calls[0].arguments, "{\"a\": \"" + value + "\"}");
+}
+
+TEST(OutputParser, ReadsEveryDialectAndStopsAtItsEnd) {
+  for (const std::string block : {" calls", "tool_calls", "function_calls"}) {
+    for (const std::string space : {" ", ""}) {
+      const std::string text = "hi\n\n<｜DSML｜" + block + ">\n<｜DSML｜" + space +
+                               "invoke name=\"f\">\n<｜DSML｜" + space +
+                               "parameter name=\"a\" string=\"false\">1</｜DSML｜" + space +
+                               "parameter>\n</｜DSML｜" + space + "invoke>\n</｜DSML｜" + block + ">more";
+      OutputParser parser(mini(), options(InitialStage::content, true));
+      ParsedOutput out;
+      for (const int32_t id : mini().encode(text, EncodeMode::with_added)) accumulate(parser.push(id), out);
+      EXPECT_TRUE(parser.is_done()) << text;
+      accumulate(parser.finish(), out);
+      EXPECT_EQ(out.content, "hi") << text;
+      ASSERT_EQ(out.calls.size(), 1u) << text;
+      EXPECT_EQ(out.calls[0].arguments, "{\"a\": 1}") << text;
+    }
+  }
+}
+
+TEST(OutputParser, GivesArgumentsThatEveryJsonReaderTakes) {
+  const auto call = [](const std::string& name, const std::string& flag, const std::string& value) {
+    return "<｜DSML｜ parameter name=\"" + name + "\" string=\"" + flag + "\">" + value +
+           "</｜DSML｜ parameter>";
+  };
+  std::string text = "<｜DSML｜ calls>invoke name=\"f\">";
+  text += call("nul", "true", std::string("a\0b", 3)) + call("escape", "true", "\\ud800") +
+          call("big", "false", "1e308") + call("twice", "false", "1") + call("twice", "true", "2") +
+          call("encoded", "true", "x\xED\xA0\x80y");
+  text += "</｜DSML｜ invoke>";
+  const auto out = parse_ids(text, options(InitialStage::content, true));
+  ASSERT_EQ(out.calls.size(), 1u);
+  EXPECT_EQ(
+      out.calls[0].arguments,
+      "{\"nul\": \"a\\u0000b\", \"escape\": \"\\\\ud800\", \"big\": 1e308, \"twice\": 1, \"twice\": \"2\", "
+      "\"encoded\": \"x\uFFFD\uFFFD\uFFFDy\"}");
+  EXPECT_TRUE(parse_json(out.calls[0].arguments).has_value());
+}
+
+TEST(OutputParser, TakesLookAlikesOfMarkersAsText) {
+  for (const std::string text :
+       {"<|DSML| calls>", "<｜DSML| calls>", "<｜D\u200dSML｜ calls>", "<｜dsml｜ calls>",
+        "<\uFF5C\u200bDSML｜ calls>", "</thin\u200dk>", "</Think>", "\uFF1C｜DSML\uFF5C\u200b"}) {
+    const auto by_ids = parse_ids(text + "x", options(InitialStage::content, true));
+    EXPECT_EQ(by_ids.content, text + "x");
+    EXPECT_TRUE(by_ids.calls.empty());
+    EXPECT_EQ(parse_text({text, "x"}, options(InitialStage::content, true)).content, text + "x");
+  }
+}
+
+TEST(OutputParser, DropsAMarkerThatTheTextCutsOff) {
+  const std::string marker = "｜DSML｜";
+  for (size_t size = 1; size <= marker.size(); ++size) {
+    const auto out = parse_text({"hi\n\n<" + marker.substr(0, size)}, options(InitialStage::content, true));
+    EXPECT_EQ(out.content, size < 3 ? "hi\n\n<" : size == marker.size() ? "hi" : "hi\n\n<") << size;
+  }
+  EXPECT_EQ(parse_text({"a <｜"}, options(InitialStage::content, false)).content, "a <｜");
 }
 
 TEST(OutputParser, TellsTheSectionOfEachToken) {

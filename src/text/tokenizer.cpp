@@ -64,12 +64,16 @@ void Tokenizer::Impl::encode_with(const SpellingTrie& trie, bool is_last_pass, s
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeMode mode) const {
   std::vector<int32_t> ids;
+  append_ids(text, mode, ids);
+  return ids;
+}
+
+void Tokenizer::append_ids(std::string_view text, EncodeMode mode, std::vector<int32_t>& ids) const {
   if (mode == EncodeMode::plain) {
     impl_->encode_plain(text, ids);
   } else {
     impl_->encode_with(impl_->verbatim, false, text, ids);
   }
-  return ids;
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
@@ -110,6 +114,10 @@ std::optional<int32_t> Tokenizer::added_token(std::string_view spelling) const {
 
 int32_t Tokenizer::vocab_size() const {
   return static_cast<int32_t>(impl_->tokens.size());
+}
+
+const std::string& Tokenizer::sha256() const {
+  return impl_->sha256;
 }
 
 std::string Detokenizer::push(int32_t id) {

@@ -30,6 +30,7 @@ class Tokenizer {
 
   /// Invalid UTF-8 bytes are encoded byte by byte. Near-linear time in the text's length.
   std::vector<int32_t> encode(std::string_view text, EncodeMode mode) const;
+  void append_ids(std::string_view text, EncodeMode mode, std::vector<int32_t>& ids) const;
 
   /// Bytes of one token: the vocabulary piece, or the spelling of an added token. Empty for ids outside [0,
   /// size).
@@ -47,6 +48,9 @@ class Tokenizer {
 
   /// Base vocabulary and added tokens together.
   int32_t vocab_size() const;
+
+  /// SHA-256 of the tokenizer.json that it was read from, 64 hexadecimal digits.
+  const std::string& sha256() const;
 
  private:
   struct Impl;

@@ -23,6 +23,7 @@ struct Tokenizer::Impl {
   };
 
   std::vector<Token> tokens;
+  std::string sha256;
   MergeTable merges;
   int32_t byte_ids[256] = {};
   bool ignore_merges = false;                         // a piece that is a token is not merged

@@ -5,9 +5,11 @@
 
 #include <charconv>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "base/sha256.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_impl.h"
@@ -365,7 +367,9 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view json) {
   TokenizerReader reader;
   Status status = reader.read(root);
   if (!status.ok()) return std::move(status).error().at("tokenizer.json");
-  return Tokenizer(reader.take());
+  auto impl = reader.take();
+  impl->sha256 = sha256_hex(std::as_bytes(std::span(json)));
+  return Tokenizer(std::move(impl));
 }
 
 }  // namespace rorqual::text

@@ -72,6 +72,7 @@ Status start_local(const ChatOptions& options, LocalServer& local) {
   server_options.version = build_info().version;
   server_options.commit = build_info().commit;
   server_options.access_log = false;
+  server_options.prompt_compat = options.prompt_compat;
   server_options.status_log = false;
   server_options.shutdown_timeout = std::chrono::milliseconds(0);
   RORQUAL_TRY_ASSIGN(local.server, server::Server::start(server_options));

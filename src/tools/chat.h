@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "text/prompt_compat.h"
 #include "tools/open_model.h"
 
 namespace rorqual::tools {
@@ -16,10 +17,11 @@ struct ChatOptions {
   OpenOptions open;  // without url
   ReuseOptions reuse;
   runtime::EngineOptions engine;
-  std::string url;      // a running OpenAI-compatible server instead of a model
-  std::string api_key;  // for url
-  std::string model;    // name to ask for; empty = the server's first
-  std::string prompt;   // ask this once and exit; empty = dialogue
+  text::PromptCompat prompt_compat;  // without url
+  std::string url;                   // a running OpenAI-compatible server instead of a model
+  std::string api_key;               // for url
+  std::string model;                 // name to ask for; empty = the server's first
+  std::string prompt;                // ask this once and exit; empty = dialogue
   std::string system;
   bool thinking = true;
   bool show_thinking = true;

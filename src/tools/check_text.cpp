@@ -13,9 +13,9 @@
 #include "text/chat_encoder.h"
 #include "text/image_tokens.h"
 #include "text/json_text.h"
-#include "text/output_parser.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "tools/check_differences.h"
+#include "tools/check_parsing.h"
 #include "tools/check_report.h"
 
 namespace rorqual::tools {
@@ -24,7 +24,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kShownBytes = 120;
 constexpr int64_t kMaxFile_bytes = int64_t{256} << 20;
 
 /// Problem of a case, or "".
@@ -32,37 +31,6 @@ using Check = std::function<std::string(const Json&)>;
 
 std::string compact(const Json& value) {
   return text::json_text(value, text::JsonStyle::compact);
-}
-
-/// Where two texts part, in code points, with what follows on both sides.
-std::string text_difference(const std::string& what, const std::string& got, const std::string& expected) {
-  if (got == expected) return {};
-  size_t pos = 0;
-  while (pos < got.size() && pos < expected.size() && got[pos] == expected[pos]) ++pos;
-  while (pos > 0 && (static_cast<unsigned char>(got[pos < got.size() ? pos : pos - 1]) & 0xC0) == 0x80) --pos;
-  const auto offset = text::count_code_points(std::string_view(got).substr(0, pos));
-  return what + " differs at code point " + std::to_string(offset) + ": got " +
-         text::json_quote(got.substr(pos, kShownBytes)) + ", expected " +
-         text::json_quote(expected.substr(pos, kShownBytes));
-}
-
-std::string ids_difference(const std::string& what, const std::vector<int32_t>& got,
-                           const Json& expected_json) {
-  const auto expected = expected_json.get<std::vector<int32_t>>();
-  if (got == expected) return {};
-  size_t pos = 0;
-  while (pos < got.size() && pos < expected.size() && got[pos] == expected[pos]) ++pos;
-  const auto show = [pos](const std::vector<int32_t>& ids) {
-    return pos < ids.size() ? std::to_string(ids[pos]) : std::string("the end");
-  };
-  return what + " differ at index " + std::to_string(pos) + ": got " + show(got) + ", expected " +
-         show(expected) + " (" + std::to_string(got.size()) + " ids, expected " +
-         std::to_string(expected.size()) + ")";
-}
-
-std::string value_difference(const std::string& what, const Json& got, const Json& expected) {
-  if (got == expected) return {};
-  return what + ": got " + compact(got).substr(0, 400) + ", expected " + compact(expected).substr(0, 400);
 }
 
 // ---- encoding ----
@@ -79,10 +47,6 @@ const char* stage_name(text::InitialStage stage) {
       break;
   }
   return nullptr;
-}
-
-Json optional_json(const auto& value) {
-  return value ? Json(*value) : Json(nullptr);
 }
 
 Json images_json(const std::vector<text::ImageInput>& images) {
@@ -135,13 +99,6 @@ std::string check_error(const api::ApiResult<api::ChatRequest>& parsed, const Js
     want["body"] = expected.at("body");
   }
   return value_difference("error", got, want);
-}
-
-std::string first_of(std::initializer_list<std::string> problems) {
-  for (const auto& problem : problems) {
-    if (!problem.empty()) return problem;
-  }
-  return {};
 }
 
 std::string check_encoding_case(const Json& row, const text::Tokenizer& tokenizer) {
@@ -273,113 +230,6 @@ std::string check_tokenizer_case(const Json& row, const text::Tokenizer& tokeniz
        ids_difference("ids_with_added", with_added, row.at("ids_with_added")),
        text_difference("decoded text", tokenizer.decode(with_added, false), text),
        text_difference("streamed text", streamed, text)});
-}
-
-// ---- parsing ----
-
-text::ParserOptions parser_options(const Json& options) {
-  text::ParserOptions out;
-  const Json& stage = options.at("thinking_initial_stage");
-  if (stage == "ReasoningStart") out.initial_stage = text::InitialStage::reasoning;
-  if (stage == "ReasoningContinuation") out.initial_stage = text::InitialStage::reasoning_continuation;
-  if (stage == "ContentContinuation") out.initial_stage = text::InitialStage::content_continuation;
-  out.parse_tool_calls = options.at("parse_tool_calls");
-  out.starts_in_tool_calls = options.at("starts_in_tool_calls");
-  out.parse_json_output = options.at("parse_json_output");
-  out.stop = options.at("stop_sequences").get<std::vector<std::string>>();
-  return out;
-}
-
-/// One event as the chat API prints its delta; null where it prints none.
-Json delta_json(const text::ParserEvent& event) {
-  using Kind = text::ParserEvent::Kind;
-  switch (event.kind) {
-    case Kind::reasoning:
-      return {{"reasoning_content", event.text}};
-    case Kind::content:
-      return {{"content", event.text}};
-    case Kind::tool_begin:
-      return {{"tool_calls", Json::array({{{"index", event.tool_index},
-                                           {"type", "function"},
-                                           {"function", {{"name", event.text}, {"arguments", ""}}}}})}};
-    case Kind::tool_arguments:
-      return {{"tool_calls",
-               Json::array({{{"index", event.tool_index}, {"function", {{"arguments", event.text}}}}})}};
-    case Kind::tool_end:
-      break;
-  }
-  return nullptr;
-}
-
-struct ParseRun {
-  Json deltas = Json::array();
-  text::ParsedOutput output;
-  std::string finish_reason;
-};
-
-ParseRun run_parser(const Json& row, const text::Tokenizer& tokenizer) {
-  ParseRun run;
-  run.deltas.push_back({{"content", ""}});
-  text::OutputParser parser(tokenizer, parser_options(row.at("options")));
-  const auto take = [&run](const std::vector<text::ParserEvent>& events) {
-    text::accumulate(events, run.output);
-    for (const auto& event : events) {
-      Json delta = delta_json(event);
-      if (!delta.is_null()) run.deltas.push_back(std::move(delta));
-    }
-  };
-  for (const int32_t id : row.at("token_ids").get<std::vector<int32_t>>()) take(parser.push(id));
-  take(parser.finish());
-  run.finish_reason = parser.finish_reason(row.at("backend_finish") == "length" ? text::StopCause::length
-                                                                                : text::StopCause::stop);
-  run.deltas.push_back({{"content", ""}, {"finish_reason", run.finish_reason}});
-  return run;
-}
-
-/// A parameter without its string attribute: the official stream is broken there, ours is repaired.
-bool is_outside_grammar(const Json& row) {
-  const auto text = row.at("text").get<std::string>();
-  for (size_t pos = text.find("parameter name=\""); pos != std::string::npos;
-       pos = text.find("parameter name=\"", pos + 1)) {
-    const size_t end = text.find("\">", pos);
-    if (end != std::string::npos && text.find("\" string=\"", pos) > end) return true;
-  }
-  return false;
-}
-
-/// Runs of spaces as one: text around JSON becomes one space per piece, so their number depends on the cuts.
-std::string collapse_spaces(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c != ' ' || out.empty() || out.back() != ' ') out += c;
-  }
-  return out;
-}
-
-std::string content_difference(const Json& row, const std::string& got) {
-  const auto expected = row.at("expected").at("content").get<std::string>();
-  if (row.value("split_invariant", true)) return text_difference("content", got, expected);
-  return text_difference("content", collapse_spaces(got), collapse_spaces(expected));
-}
-
-std::string check_parsing_case(const Json& row, const text::Tokenizer& tokenizer) {
-  const Json& expected = row.at("expected");
-  const ParseRun run = run_parser(row, tokenizer);
-  Json calls = Json::array();
-  for (const auto& call : run.output.calls)
-    calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
-  if (is_outside_grammar(row)) {  // only the repair is checked: every argument text is JSON
-    for (const auto& call : run.output.calls) {
-      if (!text::parse_json(call.arguments)) return "repaired arguments are not JSON: " + call.arguments;
-    }
-    return value_difference("number of calls", calls.size(), expected.at("tool_calls").size());
-  }
-  const Json& reasoning = expected.at("reasoning_content");
-  return first_of({value_difference("reasoning_content", optional_json(run.output.reasoning), reasoning),
-                   content_difference(row, run.output.content),
-                   value_difference("tool_calls", calls, expected.at("tool_calls")),
-                   value_difference("finish_reason", run.finish_reason, expected.at("finish_reason")),
-                   value_difference("stream_token_by_token", run.deltas, row.at("stream_token_by_token"))});
 }
 
 std::string check_image_tokens_case(const Json& row) {

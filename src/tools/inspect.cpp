@@ -17,7 +17,9 @@
 #include "model/manifest.h"
 #include "model/synthetic.h"
 #include "model/synthetic_spec.h"
+#include "text/chat_encoder.h"
 #include "text/tokenizer.h"
+#include "tools/checkpoint_encoder.h"
 #include "tools/embedded_model.h"
 
 namespace rorqual::tools {
@@ -56,6 +58,8 @@ struct Report {
   std::vector<std::pair<std::string, Sum>> groups;  // in print order
   std::map<std::string, Sum> dtypes;
   std::optional<std::string> mismatch;         // between tensors and config.json
+  std::string tokenizer_sha256;                // of the folder's tokenizer.json; empty = none
+  std::string encoder;                         // the prompt encoder in the folder, with its digest
   std::optional<std::string> tokenizer_fault;  // why the folder's own tokenizer cannot be used
   bool is_verified = false;
   std::vector<TensorScan> scans;  // one per tensor, if verified
@@ -145,6 +149,9 @@ Result<Report> make_report(const Opened& opened, const InspectOptions& options) 
     const auto status = model::check_manifest(*report.source, entries);
     if (!status.ok()) report.mismatch = status.error().message();
     report.tokenizer_fault = find_tokenizer_fault(*report.source, *opened.config);
+    if (const auto json = report.source->read_text("tokenizer.json"); json.ok())
+      report.tokenizer_sha256 = sha256_hex(std::as_bytes(std::span(*json)));
+    report.encoder = checkpoint_encoder(options.path);
   }
   if (options.verify) RORQUAL_TRY(verify(report));
   return report;
@@ -209,6 +216,12 @@ void print_text(const Report& report, bool list_tensors, std::string& out) {
   if (report.config != nullptr) print_config(*report.config, out);
   if (report.tokenizer_fault)
     out += fmt::format("{:<11}unusable: {}\n", "tokenizer", *report.tokenizer_fault);
+  if (!report.tokenizer_sha256.empty()) {
+    const std::string origin = published_tokenizer(report.tokenizer_sha256);
+    out += fmt::format("{:<11}sha256 {}{}\n", "tokenizer", report.tokenizer_sha256,
+                       origin.empty() ? "" : ", " + origin);
+  }
+  if (!report.encoder.empty()) out += fmt::format("{:<11}{}\n", "encoder", report.encoder);
   const auto print_header = [&out](const char* name) {
     out += fmt::format("\n{:<20}{:>10}{:>20}{:>20}\n", name, "tensors", "elements", "bytes");
   };
@@ -272,6 +285,10 @@ void print_json(const Report& report, bool list_tensors, std::string& out) {
     for (const auto& [name, sum] : report.groups) json["groups"][name] = sum_json(sum);
     json["matches_config"] = !report.mismatch.has_value();
     json["mismatch"] = report.mismatch ? Json(*report.mismatch) : Json(nullptr);
+    json["prompt_encoding"] = text::kPromptEncodingRevision;
+    json["tokenizer_sha256"] =
+        report.tokenizer_sha256.empty() ? Json(nullptr) : Json(report.tokenizer_sha256);
+    json["checkpoint_encoder"] = report.encoder.empty() ? Json(nullptr) : Json(report.encoder);
     json["tokenizer_fault"] = report.tokenizer_fault ? Json(*report.tokenizer_fault) : Json(nullptr);
   }
   json["dtypes"] = Json::object();

@@ -103,7 +103,10 @@ Result<kl::Corpus> read_windows(const std::string& path) {
     return kl::corpus_of(external->dump);
   }
   RORQUAL_TRY_ASSIGN(const auto external, kl::read_capture_or_panel(path, 1));
-  return kl::corpus_of(external.dump);
+  RORQUAL_TRY_ASSIGN(auto corpus, kl::corpus_of(external.dump));
+  if (const auto record = kl::read_run_record(path); record.ok())
+    corpus.prompt_compat = record->prompt_compat;
+  return corpus;
 }
 
 /// Corpus first where that needs no engine: a text that is too short should not cost a loaded model.
@@ -164,6 +167,7 @@ void print_result(const KlCaptureOptions& options, const kl::Dump& dump, const k
         {"perplexity", perplexity(dump)},
         {"numerics", record.numerics},
         {"switches", record.switches},
+        {"prompt_compat", record.prompt_compat},
         {"streams", record.streams},
         {"seconds", record.seconds}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
@@ -187,6 +191,7 @@ Status run_kl_capture(const KlCaptureOptions& options) {
   RORQUAL_TRY(check(options));
   RORQUAL_TRY_ASSIGN(Opened opened, open_all(options));
   kl::RunRecord record = opened.engine.record;
+  record.prompt_compat = opened.corpus.prompt_compat;
   const kl::CaptureOptions capture = capture_options(options, record);
   record.started_at = utc_now();
   const auto begin = Clock::now();

@@ -74,6 +74,8 @@ Json record_json(const std::optional<kl::RunRecord>& record) {
           {"numerics", record->numerics},
           {"kernels", record->kernels},
           {"switches", record->switches},
+          {"prompt_compat", record->prompt_compat},
+          {"tokenizer_sha256", record->tokenizer_sha256},
           {"machine", record->machine},
           {"threads", record->threads},
           {"streams", record->streams},
@@ -297,12 +299,14 @@ Status run_kl_compare(const KlCompareOptions& options, std::string& out) {
   RORQUAL_TRY_ASSIGN(run.candidate, read_side(options.candidate, 512, options.force));
   const int64_t top_k = run.candidate.capture.dump.info.top_k;
   RORQUAL_TRY_ASSIGN(run.reference, read_side(options.reference, top_k, options.force));
+  if (!options.force) RORQUAL_TRY(check_same_prompts(run.reference.record, run.candidate.record));
   if (options.by_class) {
     RORQUAL_TRY_ASSIGN(auto tokenizer, load_tokenizer(options.tokenizer));
     run.tokenizer.emplace(std::move(tokenizer));
   }
   if (options.second.empty()) return compare_one(options, run, out);
   RORQUAL_TRY_ASSIGN(const Side second, read_side(options.second, top_k, options.force));
+  if (!options.force) RORQUAL_TRY(check_same_prompts(run.reference.record, second.record));
   return compare_two(options, run, second, out);
 }
 

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "format/safetensors.h"
 #include "tools/build_info.h"
+#include "tools/checkpoint_encoder.h"
 #include "tools/log.h"
 #include "tools/progress_bar.h"
 #include "tools/text_input.h"
@@ -82,6 +83,9 @@ Result<KlEngine> open_local(const KlEngineOptions& options, int64_t needed_len, 
   result.record.version = build_info().version;
   result.record.commit = fmt::format("{}{}", build_info().commit, build_info().dirty ? "-dirty" : "");
   result.record.engine = "local";
+  if (const auto& tokenizer = result.local.opened.tokenizer)
+    result.record.tokenizer_sha256 = tokenizer->sha256();
+  result.record.checkpoint_encoder = checkpoint_encoder(open.model);
   result.record.model_sha256 = model_sha256(result.local.opened);
   result.record.machine = machine_text();
   result.record.threads = open.threads > 0 ? open.threads : default_compute_threads(cpu_info());

@@ -101,6 +101,7 @@ Status run_kl_panel(const KlPanelOptions& options) {
   const std::vector<std::string_view> views(prompts.begin(), prompts.end());
   kl::PanelOptions panel_options;
   panel_options.max_tokens = options.max_tokens;
+  panel_options.prompt_compat = options.prompt_compat;
   panel_options.streams = options.engine.streams;
   const auto begin = std::chrono::steady_clock::now();
   RowProgress progress("panel", "cases");

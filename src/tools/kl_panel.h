@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "text/prompt_compat.h"
 #include "tools/kl_engine.h"
 
 namespace rorqual::tools {
@@ -16,6 +17,7 @@ struct KlPanelOptions {
   std::string prompts;  // file: a JSON list of strings, or one prompt per line; empty = the built-in 100
   int64_t max_tokens = 64;
   int64_t num_prompts = 0;  // only the first ones; 0 = all
+  text::PromptCompat prompt_compat;
   bool as_json = false;
 };
 

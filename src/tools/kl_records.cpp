@@ -27,6 +27,17 @@ Result<std::optional<kl::RunRecord>> read_checked_record(const std::string& dump
   return std::optional<kl::RunRecord>(*std::move(record));
 }
 
+Status check_same_prompts(const std::optional<kl::RunRecord>& a, const std::optional<kl::RunRecord>& b) {
+  if (!a || !b || a->prompt_compat == b->prompt_compat) return Ok{};
+  const auto names = [](const kl::RunRecord& record) {
+    return record.prompt_compat.empty() ? std::string("none") : record.prompt_compat;
+  };
+  return Error(Code::invalid_argument,
+               fmt::format("the captures were rendered with different prompt switches: {} and {}", names(*a),
+                           names(*b)),
+               "capture both with the same --prompt-compat, or give --force");
+}
+
 std::string settings_text(const kl::RunRecord& record) {
   std::string text;
   const auto add = [&](const std::string& part) {
@@ -37,6 +48,7 @@ std::string settings_text(const kl::RunRecord& record) {
   add(record.numerics);
   add(record.kernels);
   add(record.switches);
+  if (!record.prompt_compat.empty()) add("prompts " + record.prompt_compat);
   return text;
 }
 

@@ -14,6 +14,9 @@ namespace rorqual::tools {
 /// Nothing when there is none. corrupt_data when the record belongs to other bytes than the capture has now.
 Result<std::optional<kl::RunRecord>> read_checked_record(const std::string& dump_path);
 
+/// Errors: invalid_argument when both records tell their prompt switches and these differ.
+Status check_same_prompts(const std::optional<kl::RunRecord>& a, const std::optional<kl::RunRecord>& b);
+
 /// "0.2.0 abc1234, exact, avx2, lm-head=fp8": who made it and how, on one line.
 std::string settings_text(const kl::RunRecord& record);
 

@@ -44,7 +44,9 @@ Status run_render(const RenderOptions& options) {
   RORQUAL_TRY_ASSIGN(const auto tokenizer, load_tokenizer(options.tokenizer));
   RORQUAL_TRY_ASSIGN(const auto input, read_input(options.input));
   RORQUAL_TRY_ASSIGN(const auto body, request_body(input));
-  auto request = api::parse_chat_request(body, api::ApiPolicy{});
+  api::ApiPolicy policy;
+  policy.prompt_compat = options.prompt_compat;
+  auto request = api::parse_chat_request(body, policy);
   if (!request.ok()) return bad_request(request.error().message);
   RORQUAL_TRY_ASSIGN(const auto prompt, text::encode_chat(request->conversation, tokenizer));
   if (options.as_json) {

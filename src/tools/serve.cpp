@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "plan/plan_text.h"
 #include "tools/build_info.h"
+#include "tools/checkpoint_encoder.h"
 #include "tools/other_engine.h"
 #include "tools/progress_bar.h"
 #include "tools/signal_wait.h"
@@ -178,7 +179,9 @@ Status run_serve(const ServeOptions& options) {
     spdlog::info("load   model {} of {}, context {} tokens", opened.engine->info().model_name,
                  opened.engine->info().kernels, format_count(opened.engine->info().max_model_len));
   }
-  server->attach(*opened.engine, *opened.opened.tokenizer);
+  const std::string compat = text::prompt_compat_names(options.server.prompt_compat);
+  if (!compat.empty()) spdlog::info("load   prompt switches: {}", compat);
+  server->attach(*opened.engine, *opened.opened.tokenizer, checkpoint_encoder(options.open.model));
   {
     const std::lock_guard lock(shared.mutex);
     shared.is_serving = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/prompt_compat.h"
 #include "tools/text_input.h"
 
 namespace rorqual::tools {
@@ -31,6 +32,7 @@ struct RenderOptions {
   TextInput input;  // a chat completions body, or only its list of messages, as JSON
   std::string tokenizer;
   bool ids = false;  // print ids instead of the prompt
+  text::PromptCompat prompt_compat;
   bool as_json = false;
 };
 

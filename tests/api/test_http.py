@@ -35,6 +35,9 @@ class Routes(ApiTest):
         self.assertEqual(version["max_model_len"], 16384)
         self.assertGreater(version["vocab_size"], 0)
         self.assertLessEqual({"model", "numerics", "kernels", "switches"}, set(version))
+        prompt = version["prompt"]
+        self.assertEqual((prompt["encoding"], prompt["compat"], prompt["checkpoint_encoder"]), ("1017", "", None))
+        self.assertRegex(prompt["tokenizer_sha256"], "^[0-9a-f]{64}$")
         self.assertEqual(json.loads(self.server.get("/load"))["server_load"], 0)
 
     def test_page_is_self_contained_and_guarded_by_policy(self):
