@@ -283,7 +283,7 @@ class Slowness(ApiTest):
 
 
 class SlowReader(ApiTest):
-    script = [{"text": "word " * 400, "step_tokens": 100, "pause_ms": 5}]
+    script = [{"text": "word " * 400, "step_tokens": 20, "pause_ms": 20}]
     options = {"write_ms": 700}
 
     def test_a_stream_that_nobody_reads_is_cut_and_its_requests_end(self):
@@ -297,7 +297,7 @@ class SlowReader(ApiTest):
                            body)
             self.assertTrue(self.server.wait_metric("rorqual:http_requests_total", 1, '"499"'))
             self.assertTrue(self.server.wait_metric("rorqual:num_requests_running", 0))
-            self.assertLess(resident_bytes(self.server.process.pid), before + (128 << 20))
+            self.assertLess(resident_bytes(self.server.process.pid), before + (64 << 20))
         self.assertTrue(self.server.is_alive())
 
 
