@@ -2,6 +2,7 @@
 // Property: outputs with tool calls, cut anywhere and ended anywhere, leak no markup.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <random>
@@ -46,9 +47,13 @@ class SampleMaker {
     static const char* kParts[] = {"<",  "｜",      "<｜", "\n",   "</", "think>",         "DSML",
                                    "a",  " calls>", "\"",  "é",    "世", "invoke name=\"", "parameter",
                                    "\\", "{",       "}",   "&lt;", "\t", "\U0001F600"};
-    std::string out;
-    for (size_t i = below(8); i > 0; --i) out += kParts[below(std::size(kParts))];
-    return out;
+    static const char* kMarkers[] = {"<think>", "</think>", "｜DSML｜"};
+    while (true) {
+      std::string out;
+      for (size_t i = below(8); i > 0; --i) out += kParts[below(std::size(kParts))];
+      const auto is_in = [&out](const char* marker) { return out.find(marker) != std::string::npos; };
+      if (std::none_of(std::begin(kMarkers), std::end(kMarkers), is_in)) return out;
+    }
   }
 
   /// Prose that does not end in what belongs to the block after it.

@@ -153,7 +153,8 @@ class Metrics(ApiTest):
            "prefix_cache_pages", "prefix_cache_evicted_pages_total", "prefix_cache_bytes", "prefix_cache_max_bytes",
            "prefix_disk_pages", "prefix_disk_bytes", "prefix_disk_failing", "prefix_disk_written_bytes_total",
            "prefix_disk_read_bytes_total", "prefix_disk_hit_tokens_total", "prefix_disk_lost_pages_total",
-           "swaps_total", "spec_decode_draft_length"]
+           "swaps_total", "spec_decode_draft_length", "prompt_memo_blocks_total", "prompt_memo_tokens_total",
+           "prompt_memo_bytes"]
     PROCESS = ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",
                "process_open_fds", "process_max_fds", "process_start_time_seconds"]
 
