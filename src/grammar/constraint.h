@@ -22,7 +22,7 @@
 namespace rorqual::grammar {
 
 inline constexpr size_t kMaxConstraintBytes = 512 * 1024;  // of what the client sends
-inline constexpr size_t kMaxChoices = 10'000;
+inline constexpr size_t kMaxChoices = kMaxEnumValues;
 
 /// What must hold of a reply.
 struct ConstraintSpec {

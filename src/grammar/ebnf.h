@@ -35,7 +35,7 @@ std::string token(int32_t id);
 /// Rules of one grammar. Bounded: beyond the limits add() still works, and is_too_large() turns true.
 class Rules {
  public:
-  static constexpr size_t kMaxRules = 20'000;
+  static constexpr size_t kMaxRules = 8'000;
   static constexpr size_t kMaxBytes = 4u << 20;
 
   /// Adds a rule with a fresh name and returns the name. Equal bodies share a rule.
@@ -48,7 +48,7 @@ class Rules {
   /// The whole grammar, with `root` as the body of the start rule.
   std::string text(const std::string& root) const;
 
-  static constexpr int64_t kMaxPositions = 512;
+  static constexpr int64_t kMaxPositions = 320;
 
   /// Room for `count` more positions of automata (num_positions); every one costs the compiler milliseconds.
   bool take_positions(int64_t count);

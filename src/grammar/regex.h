@@ -14,8 +14,8 @@
 namespace rorqual::grammar {
 
 inline constexpr size_t kMaxRegexBytes = 4096;
-inline constexpr int64_t kMaxRegexCount = 256;      // of one repetition
-inline constexpr int64_t kMaxRegexPositions = 256;  // characters, with repetitions multiplied out
+inline constexpr int64_t kMaxRegexCount = 160;      // of one repetition
+inline constexpr int64_t kMaxRegexPositions = 160;  // characters, with repetitions multiplied out
 inline constexpr int kMaxRegexDepth = 64;           // groups in groups
 
 struct RegexNode {

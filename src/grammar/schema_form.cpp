@@ -314,9 +314,9 @@ Status SchemaForms::drop_unenforced(Json& node, const std::string& path) {
 
 Result<Json> SchemaForms::enumeration(const Json& node, const std::string& path) {
   Json values = node.contains("enum") ? node["enum"] : Json::array({node["const"]});
-  if (!values.is_array() || values.empty()) {
+  if (!values.is_array() || values.empty() || values.size() > kMaxEnumValues) {
     return schema_error(Code::invalid_argument, child_path(path, "enum"),
-                        "expected a list of at least one value");
+                        fmt::format("expected a list of 1 to {} values", kMaxEnumValues));
   }
   if (node.contains("enum") && node.contains("const")) {
     if (std::find(values.begin(), values.end(), node["const"]) == values.end()) {

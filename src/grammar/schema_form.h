@@ -13,6 +13,8 @@ namespace rorqual::grammar {
 
 using Json = nlohmann::ordered_json;
 
+inline constexpr size_t kMaxEnumValues = 2000;  // of one list: beyond, masks take milliseconds
+
 /// What to do with a keyword that cannot be enforced.
 enum class Unenforced : uint8_t {
   refuse,  // an error that names it: output formats

@@ -19,9 +19,9 @@
 namespace rorqual::grammar {
 
 inline constexpr int kMaxSchemaDepth = 64;
-inline constexpr size_t kMaxProperties = 1000;  // of one object
-inline constexpr int64_t kMaxValues = 50'000;   // places of a schema, each counted as often as it is reached
-inline constexpr int64_t kMaxCount = 100'000;   // minLength, maxItems, …
+inline constexpr size_t kMaxProperties = 400;  // of one object: beyond, compiling takes seconds
+inline constexpr int64_t kMaxValues = 50'000;  // places of a schema, each counted as often as it is reached
+inline constexpr int64_t kMaxCount = 100'000;  // minLength, maxItems, …
 
 /// White space between the parts of JSON.
 enum class JsonSpace : uint8_t {

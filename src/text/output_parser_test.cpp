@@ -182,10 +182,10 @@ TEST(OutputParser, HoldsLittleBackHoweverLongTheOutput) {
   EXPECT_EQ(markers.content.size(), 1'000'000 * std::string("｜DSML｜").size());  // without "<" it is no tag
   const std::string open = "<｜DSML｜ calls>invoke name=\"f\">";
   EXPECT_LE(
-      most_held(ids(open + "parameter name=\"a\" string=\"true\">" + std::string(5'000'000, 'z')), block),
+      most_held(ids(open + "parameter name=\"a\" string=\"true\">" + std::string(1'000'000, 'z')), block),
       16u);
   ASSERT_EQ(block.calls.size(), 1u);
-  EXPECT_EQ(block.calls[0].arguments.size(), 5'000'000 + std::string("{\"a\": \"").size());
+  EXPECT_EQ(block.calls[0].arguments.size(), 1'000'000 + std::string("{\"a\": \"").size());
   EXPECT_LE(most_held(ids("<｜DSML｜ calls>invoke name=\"" + std::string(500'000, 'n')), name), 4200u);
   EXPECT_TRUE(name.calls.empty() && name.content.empty());
   const std::string value(500'000, '7');
