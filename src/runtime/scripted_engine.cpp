@@ -303,8 +303,12 @@ bool ScriptedEngine::drain(std::chrono::milliseconds timeout) {
 void ScriptedEngine::run() {
   Lock lock(mutex_);
   while (true) {
-    if (is_stopping_ || !cancels_.empty()) end_cancelled(lock);
-    if (is_stopping_) return;
+    if (is_stopping_ || !cancels_.empty()) {
+      const bool is_last = is_stopping_;
+      end_cancelled(lock);
+      if (is_last) return;
+      continue;  // the lock was released: there may be new ones, whose call to wake up nobody heard
+    }
     const Time now = std::chrono::steady_clock::now();
     if (queue_.empty()) {
       wake_.wait(lock);

@@ -205,6 +205,31 @@ TEST(ScriptedEngine, CancelReachesAPausingRequestAndOthersGoOn) {
   EXPECT_TRUE(engine->drain(60s));
 }
 
+/// Sinks are called without the engine's lock: what is cancelled meanwhile must not wait for the next step.
+TEST(ScriptedEngine, CancelsWhileAnotherCancellationIsToldAreNotLost) {
+  struct Chain : Recorder {
+    void on_finish(const FinishInfo& info) override {
+      engine->cancel(next);
+      Recorder::on_finish(info);
+    }
+
+    Engine* engine = nullptr;
+    RequestId next{};
+  };
+
+  const auto engine = make(R"({"tokens": [10], "first_pause_ms": 600000})");
+  RequestId second{};
+  const auto last = start(*engine, make_request(), &second);
+  auto chain = std::make_shared<Chain>();
+  chain->engine = engine.get();
+  chain->next = second;
+  const auto first = engine->submit(make_request(), chain);
+  ASSERT_TRUE(first.ok());
+  engine->cancel(*first);
+  EXPECT_TRUE(engine->drain(5s));
+  EXPECT_EQ(last->end.value_or(FinishInfo{}).reason, FinishReason::cancelled);
+}
+
 TEST(ScriptedEngine, DestructionCancelsAndTheQueueIsBounded) {
   std::shared_ptr<Recorder> sink;
   {
