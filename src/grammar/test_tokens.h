@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,21 +11,11 @@
 
 #include "grammar/constraint.h"
 #include "grammar/token_matcher.h"
-#include "text/tokenizer.h"
+#include "text/test_text.h"
 
 namespace rorqual::grammar {
 
-/// The demonstration model's tokenizer: the markers and 4,099 tokens.
-inline const text::Tokenizer& mini_tokenizer() {
-  static const text::Tokenizer tokenizer = [] {
-    std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json");
-    const std::string json{std::istreambuf_iterator<char>(file), {}};
-    auto read = text::Tokenizer::from_json(json);
-    if (!read.ok()) ADD_FAILURE() << read.error().message();
-    return *std::move(read);
-  }();
-  return tokenizer;
-}
+using text::mini_tokenizer;
 
 inline constexpr int32_t kEos = 1;
 

@@ -3,22 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "base/sha256.h"
+#include "text/test_text.h"
 
 namespace rorqual::kl {
 namespace {
 
-text::Tokenizer mini_tokenizer() {
-  std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json");
-  std::stringstream json;
-  json << file.rdbuf();
-  auto tokenizer = text::Tokenizer::from_json(json.str());
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-  return *std::move(tokenizer);
-}
+using text::mini_tokenizer;
 
 std::string long_text(int sentences) {
   std::string text;
@@ -27,7 +18,7 @@ std::string long_text(int sentences) {
 }
 
 TEST(CutWindows, FollowTheProtocolWithoutOverlap) {
-  const auto tokenizer = mini_tokenizer();
+  const auto& tokenizer = mini_tokenizer();
   const std::string text = long_text(100);
   const auto ids = tokenizer.encode(text, text::EncodeMode::with_added);
   const int32_t bos = *tokenizer.added_token("<｜begin▁of▁sentence｜>");
@@ -66,7 +57,7 @@ TEST(CutWindows, RefuseATextShorterThanOneWithBothNumbers) {
 }
 
 TEST(CutWindows, RecogniseChatMarkupInTheTextAsControlTokens) {
-  const auto tokenizer = mini_tokenizer();
+  const auto& tokenizer = mini_tokenizer();
   const auto corpus = cut_windows(tokenizer, "agentic", "<｜User｜>a<｜Assistant｜></think>b" + long_text(5),
                                   {.context = 16, .max_windows = 1});
   ASSERT_TRUE(corpus.ok()) << corpus.error().message();

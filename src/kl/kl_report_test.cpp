@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "kl/sample_dump.h"
+#include "text/test_text.h"
 
 namespace rorqual::kl {
 namespace {
@@ -19,14 +20,7 @@ using testing::Not;
 constexpr int64_t kTop = 16;
 const std::vector<int64_t> kWindows = {30, 30, 30};
 
-const text::Tokenizer& mini_tokenizer() {
-  static const auto* tokenizer = [] {
-    const auto json = read_text_file(RORQUAL_SOURCE_DIR "/models/mini/tokenizer.json", 1 << 28);
-    EXPECT_TRUE(json.ok());
-    return new text::Tokenizer(*text::Tokenizer::from_json(*json));
-  }();
-  return *tokenizer;
-}
+using text::mini_tokenizer;
 
 /// Tokens that would break a page if they were not escaped.
 std::vector<int32_t> hostile_tokens(int64_t rows) {

@@ -9,17 +9,12 @@
 
 #include "base/file.h"
 #include "runtime/scripted_engine.h"
+#include "text/test_text.h"
 
 namespace rorqual::kl {
 namespace {
 
-text::Tokenizer mini_tokenizer() {
-  auto json = read_text_file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", 1 << 24);
-  EXPECT_TRUE(json.ok());
-  auto tokenizer = text::Tokenizer::from_json(*json);
-  EXPECT_TRUE(tokenizer.ok());
-  return *std::move(tokenizer);
-}
+using text::mini_tokenizer;
 
 Result<Panel> scripted_panel(const char* script, int64_t streams, int64_t max_tokens = 3) {
   runtime::EngineInfo info;
@@ -56,7 +51,7 @@ TEST(Panels, HoldRenderedPromptsAndGreedyContinuations) {
   EXPECT_TRUE(panel->cases[2].continuation.empty());
   EXPECT_EQ(panel->cases[3].logprobs, (std::vector<float>{-1, -1}));
   EXPECT_EQ(panel->cases[3].gaps, (std::vector<float>{1, 1}));
-  const auto tokenizer = mini_tokenizer();
+  const auto& tokenizer = mini_tokenizer();
   EXPECT_EQ(tokenizer.decode(panel->cases[1].prompt, false),
             "<｜begin▁of▁sentence｜><｜User｜>Two?<｜Assistant｜></think>");
   const Corpus corpus = panel_corpus(*panel);

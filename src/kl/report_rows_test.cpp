@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "base/file.h"
 #include "kl/sample_dump.h"
+#include "text/test_text.h"
 
 namespace rorqual::kl {
 namespace {
@@ -125,17 +125,14 @@ TEST(TokensHtml, ShowsIdsWithoutTokenizer) {
 }
 
 TEST(TokensHtml, JoinsPiecesAndEscapes) {
-  const auto json = read_text_file(RORQUAL_SOURCE_DIR "/models/mini/tokenizer.json", 1 << 28);
-  ASSERT_TRUE(json.ok());
-  const auto tokenizer = text::Tokenizer::from_json(*json);
-  ASSERT_TRUE(tokenizer.ok());
-  const auto ids = tokenizer->encode("<b>世\n\x01", text::EncodeMode::plain);
-  EXPECT_EQ(tokens_html(&*tokenizer, ids),
+  const text::Tokenizer& tokenizer = text::mini_tokenizer();
+  const auto ids = tokenizer.encode("<b>世\n\x01", text::EncodeMode::plain);
+  EXPECT_EQ(tokens_html(&tokenizer, ids),
             "&lt;b&gt;世<span class=\"sign\">\\n</span><span class=\"sign\">\\x01</span>");
-  EXPECT_EQ(tokens_html(&*tokenizer, std::vector<int32_t>{1 << 20}), "<span class=\"sign\">#1048576 </span>");
+  EXPECT_EQ(tokens_html(&tokenizer, std::vector<int32_t>{1 << 20}), "<span class=\"sign\">#1048576 </span>");
   // Bytes of a character in a token of their own are shown one by one.
-  const auto cut = tokenizer->encode("\xE4", text::EncodeMode::plain);
-  EXPECT_EQ(tokens_html(&*tokenizer, cut), "<span class=\"sign\">\\xE4</span>");
+  const auto cut = tokenizer.encode("\xE4", text::EncodeMode::plain);
+  EXPECT_EQ(tokens_html(&tokenizer, cut), "<span class=\"sign\">\\xE4</span>");
 }
 
 TEST(WorstHtml, ShowsBothListsSideBySide) {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "base/file.h"
+#include "text/test_text.h"
 
 namespace rorqual::kl {
 namespace {
@@ -48,19 +48,16 @@ TEST(TokenClasses, FollowTheCharacters) {
 }
 
 TEST(TokenClasses, SplitAComparisonByItsTokens) {
-  auto json = read_text_file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", 1 << 26);
-  ASSERT_TRUE(json.ok());
-  auto tokenizer = text::Tokenizer::from_json(*json);
-  ASSERT_TRUE(tokenizer.ok());
-  const auto letter = tokenizer->encode("a", text::EncodeMode::plain).at(0);
-  const auto digit = tokenizer->encode("7", text::EncodeMode::plain).at(0);
+  const text::Tokenizer& tokenizer = text::mini_tokenizer();
+  const auto letter = tokenizer.encode("a", text::EncodeMode::plain).at(0);
+  const auto digit = tokenizer.encode("7", text::EncodeMode::plain).at(0);
   int32_t added = 0;
-  while (!tokenizer->is_added(added)) ++added;
+  while (!tokenizer.is_added(added)) ++added;
   Positions positions;
   positions.kl = {0.5, 0.25, 0.25, 1.0};
   positions.top1_equal = {1, 0, 1, 0};
   positions.common_mass = {1, 1, 1, 1};
-  const auto rows = split_by_class(*tokenizer, {letter, digit, letter, added}, positions);
+  const auto rows = split_by_class(tokenizer, {letter, digit, letter, added}, positions);
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].token_class, TokenClass::tool_markup);
   EXPECT_DOUBLE_EQ(rows[0].kl_share, 0.5);
@@ -70,7 +67,7 @@ TEST(TokenClasses, SplitAComparisonByItsTokens) {
   EXPECT_EQ(rows[2].positions, 2);
   EXPECT_DOUBLE_EQ(rows[2].mean_kl, 0.375);
   EXPECT_DOUBLE_EQ(rows[2].top1, 1);
-  EXPECT_EQ(classify_token(*tokenizer, 1 << 30), TokenClass::byte_fragment);
+  EXPECT_EQ(classify_token(tokenizer, 1 << 30), TokenClass::byte_fragment);
 }
 
 }  // namespace

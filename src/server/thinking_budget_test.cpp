@@ -5,29 +5,19 @@
 
 #include <bit>
 
-#include "base/file.h"
+#include "text/test_text.h"
 
 namespace rorqual::server {
 namespace {
 
-const text::Tokenizer& tokenizer() {
-  static const text::Tokenizer kTokenizer = [] {
-    auto json = read_text_file(RORQUAL_SOURCE_DIR "/models/mini/tokenizer.json", 1 << 28);
-    EXPECT_TRUE(json.ok());
-    auto made = text::Tokenizer::from_json(*json);
-    EXPECT_TRUE(made.ok());
-    return *std::move(made);
-  }();
-  return kTokenizer;
-}
-
 int32_t id(const char* token) {
-  return tokenizer().added_token(token).value();
+  return text::mini_tokenizer().added_token(token).value();
 }
 
 /// Ids that may follow, out of all.
 int64_t count_allowed(runtime::TokenConstraint& constraint, const std::vector<int32_t>& reply) {
-  std::vector<uint32_t> mask(static_cast<size_t>(tokenizer().vocab_size() + 31) / 32, ~uint32_t{0});
+  std::vector<uint32_t> mask(static_cast<size_t>(text::mini_tokenizer().vocab_size() + 31) / 32,
+                             ~uint32_t{0});
   constraint.mask(reply, mask);
   const auto end = static_cast<size_t>(id("</think>"));
   EXPECT_TRUE((mask[end / 32] >> (end % 32) & 1U) != 0) << "</think> may always follow";
@@ -39,7 +29,7 @@ int64_t count_allowed(runtime::TokenConstraint& constraint, const std::vector<in
 constexpr int64_t kMany = 1000;
 
 TEST(ThinkingBudget, AllowsNothingButTheEndAfterTheLastToken) {
-  const auto limit = limit_thinking({.max_tokens = 3}, tokenizer(), nullptr);
+  const auto limit = limit_thinking({.max_tokens = 3}, text::mini_tokenizer(), nullptr);
   EXPECT_GT(count_allowed(*limit, {}), kMany);
   EXPECT_GT(count_allowed(*limit, {300, 301}), kMany);
   EXPECT_EQ(count_allowed(*limit, {300, 301, 302}), 1);
@@ -48,28 +38,29 @@ TEST(ThinkingBudget, AllowsNothingButTheEndAfterTheLastToken) {
 }
 
 TEST(ThinkingBudget, OfNothingBeginsWithTheEnd) {
-  const auto limit = limit_thinking({.max_tokens = 0}, tokenizer(), nullptr);
+  const auto limit = limit_thinking({.max_tokens = 0}, text::mini_tokenizer(), nullptr);
   EXPECT_EQ(count_allowed(*limit, {}), 1);
   EXPECT_GT(count_allowed(*limit, {id("</think>")}), kMany);
 }
 
 TEST(ThinkingBudget, DoesNotTouchThinkingThatEndedByItself) {
-  const auto limit = limit_thinking({.max_tokens = 3}, tokenizer(), nullptr);
+  const auto limit = limit_thinking({.max_tokens = 3}, text::mini_tokenizer(), nullptr);
   EXPECT_GT(count_allowed(*limit, {300, id("</think>"), 301, 302, 303, 304}), kMany);
 }
 
 TEST(ThinkingBudget, ACallEndsTheThinkingWhereTheParserSaysSo) {
-  const int32_t angle = tokenizer().encode("<", text::EncodeMode::plain).at(0);
+  const int32_t angle = text::mini_tokenizer().encode("<", text::EncodeMode::plain).at(0);
   const std::vector<int32_t> call = {300, angle, id("｜DSML｜"), 301, 302};
-  const auto with_tools = limit_thinking({.max_tokens = 3, .calls_end_it = true}, tokenizer(), nullptr);
+  const auto with_tools =
+      limit_thinking({.max_tokens = 3, .calls_end_it = true}, text::mini_tokenizer(), nullptr);
   EXPECT_GT(count_allowed(*with_tools, call), kMany);
   EXPECT_EQ(count_allowed(*with_tools, {300, 301, id("｜DSML｜"), 301}), 1) << "without its angle it is text";
-  const auto without = limit_thinking({.max_tokens = 3}, tokenizer(), nullptr);
+  const auto without = limit_thinking({.max_tokens = 3}, text::mini_tokenizer(), nullptr);
   EXPECT_EQ(count_allowed(*without, call), 1);
 }
 
 TEST(ThinkingBudget, IsAPureFunctionOfTheReply) {
-  const auto limit = limit_thinking({.max_tokens = 2}, tokenizer(), nullptr);
+  const auto limit = limit_thinking({.max_tokens = 2}, text::mini_tokenizer(), nullptr);
   const std::vector<int32_t> drafted = {300, 301, 302, 303};  // rejected: the reply is shorter again
   EXPECT_EQ(count_allowed(*limit, drafted), 1);
   EXPECT_GT(count_allowed(*limit, {300}), kMany);
@@ -89,8 +80,8 @@ class Without final : public runtime::TokenConstraint {
 };
 
 TEST(ThinkingBudget, KeepsTheOtherConstraint) {
-  const auto free = limit_thinking({.max_tokens = 3}, tokenizer(), nullptr);
-  const auto both = limit_thinking({.max_tokens = 3}, tokenizer(), std::make_shared<Without>(300));
+  const auto free = limit_thinking({.max_tokens = 3}, text::mini_tokenizer(), nullptr);
+  const auto both = limit_thinking({.max_tokens = 3}, text::mini_tokenizer(), std::make_shared<Without>(300));
   EXPECT_EQ(count_allowed(*both, {}) + 1, count_allowed(*free, {}));
   EXPECT_EQ(count_allowed(*both, {1, 2, 3}), 1);
 }

@@ -3,20 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "text/json_text.h"
+#include "text/test_text.h"
 
 namespace rorqual::text {
 namespace {
-
-Message message(Role role, const std::string& content) {
-  Message out;
-  out.role = role;
-  out.content.push_back({false, content, {}});
-  return out;
-}
 
 Conversation chat(std::vector<Message> messages) {
   Conversation out;
@@ -57,17 +48,13 @@ TEST(ChatEncoder, OmitsOnlyTheLastCueWithoutGenerationPrompt) {
 }
 
 TEST(ChatEncoder, GivesControlIdsOnlyToItsOwnMarkers) {
-  std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-  std::ostringstream json;
-  json << file.rdbuf();
-  const auto tokenizer = Tokenizer::from_json(json.str());
-  ASSERT_TRUE(tokenizer.ok());
+  const Tokenizer& tokenizer = mini_tokenizer();
   const auto count = [&](const std::string& content) {
     const auto prompt =
-        encode_chat(chat({message(Role::system, content), message(Role::user, content)}), *tokenizer);
+        encode_chat(chat({message(Role::system, content), message(Role::user, content)}), tokenizer);
     EXPECT_TRUE(prompt.ok());
     int64_t added = 0;
-    for (const int32_t id : prompt->token_ids) added += tokenizer->is_added(id) ? 1 : 0;
+    for (const int32_t id : prompt->token_ids) added += tokenizer.is_added(id) ? 1 : 0;
     EXPECT_EQ(static_cast<size_t>(added), prompt->special_ranges.size());
     return added;
   };
@@ -75,11 +62,7 @@ TEST(ChatEncoder, GivesControlIdsOnlyToItsOwnMarkers) {
 }
 
 TEST(ChatEncoder, TakesNoControlTokenFromAnyTextOfTheClient) {
-  std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-  std::ostringstream json;
-  json << file.rdbuf();
-  const auto tokenizer = Tokenizer::from_json(json.str());
-  ASSERT_TRUE(tokenizer.ok());
+  const Tokenizer& tokenizer = mini_tokenizer();
   const auto count = [&](const std::string& word) {
     Conversation conversation = chat({message(Role::system, word), message(Role::user, word)});
     conversation.messages.push_back(message(Role::assistant, word));
@@ -94,18 +77,18 @@ TEST(ChatEncoder, TakesNoControlTokenFromAnyTextOfTheClient) {
     conversation.thinking = true;
     conversation.tool_schemas = {tool_schema_line(word, word, "{\"title\": " + json_quote(word) + "}")};
     conversation.response_schema = "{\"title\": " + json_quote(word) + "}";
-    const auto prompt = encode_chat(conversation, *tokenizer);
+    const auto prompt = encode_chat(conversation, tokenizer);
     EXPECT_TRUE(prompt.ok());
     int64_t added = 0;
-    for (const int32_t id : prompt->token_ids) added += tokenizer->is_added(id) ? 1 : 0;
+    for (const int32_t id : prompt->token_ids) added += tokenizer.is_added(id) ? 1 : 0;
     return added;
   };
   const int64_t neutral = count("neutral");
   int64_t spellings = 0;
-  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
-    if (!tokenizer->is_added(id)) continue;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.is_added(id)) continue;
     ++spellings;
-    ASSERT_EQ(count(std::string(tokenizer->token_bytes(id))), neutral) << tokenizer->token_bytes(id);
+    ASSERT_EQ(count(std::string(tokenizer.token_bytes(id))), neutral) << tokenizer.token_bytes(id);
   }
   EXPECT_GT(spellings, 10);
   for (const std::string look_alike :

@@ -3,25 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 #include "text/json_text.h"
+#include "text/test_text.h"
 
 namespace rorqual::text {
 namespace {
-
-const Tokenizer& mini() {
-  static const Tokenizer tokenizer = [] {
-    std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-    std::ostringstream out;
-    out << file.rdbuf();
-    return *Tokenizer::from_json(std::move(out).str());
-  }();
-  return tokenizer;
-}
 
 constexpr const char* kCall =
     "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"city\" "
@@ -37,15 +26,16 @@ ParserOptions options(InitialStage stage, bool tools) {
 }
 
 ParsedOutput parse_ids(const std::string& text, const ParserOptions& parser_options) {
-  OutputParser parser(mini(), parser_options);
+  OutputParser parser(mini_tokenizer(), parser_options);
   ParsedOutput out;
-  for (const int32_t id : mini().encode(text, EncodeMode::with_added)) accumulate(parser.push(id), out);
+  for (const int32_t id : mini_tokenizer().encode(text, EncodeMode::with_added))
+    accumulate(parser.push(id), out);
   accumulate(parser.finish(), out);
   return out;
 }
 
 ParsedOutput parse_text(const std::vector<std::string>& chunks, const ParserOptions& parser_options) {
-  OutputParser parser(mini(), parser_options);
+  OutputParser parser(mini_tokenizer(), parser_options);
   ParsedOutput out;
   for (const auto& chunk : chunks) accumulate(parser.push_text(chunk), out);
   accumulate(parser.finish(), out);
@@ -80,10 +70,10 @@ TEST(OutputParser, GivesTheSameResultForEveryCutOfTheText) {
 }
 
 TEST(OutputParser, TakesSpelledMarkersOfOrdinaryTokensAsText) {
-  OutputParser parser(mini(), options(InitialStage::reasoning, true));
+  OutputParser parser(mini_tokenizer(), options(InitialStage::reasoning, true));
   ParsedOutput out;
   const std::string text = std::string("a</think>b") + kCall;
-  for (const int32_t id : mini().encode(text, EncodeMode::plain)) accumulate(parser.push(id), out);
+  for (const int32_t id : mini_tokenizer().encode(text, EncodeMode::plain)) accumulate(parser.push(id), out);
   accumulate(parser.finish(), out);
   EXPECT_EQ(out.reasoning, text);
   EXPECT_TRUE(out.calls.empty());
@@ -96,10 +86,11 @@ TEST(OutputParser, LeavesMarkupAloneWithoutTools) {
 }
 
 TEST(OutputParser, ReportsACutCallAsLength) {
-  OutputParser parser(mini(), options(InitialStage::content, true));
+  OutputParser parser(mini_tokenizer(), options(InitialStage::content, true));
   ParsedOutput out;
   const std::string text = std::string(kCall).substr(0, std::string(kCall).find("is</"));
-  for (const int32_t id : mini().encode(text, EncodeMode::with_added)) accumulate(parser.push(id), out);
+  for (const int32_t id : mini_tokenizer().encode(text, EncodeMode::with_added))
+    accumulate(parser.push(id), out);
   accumulate(parser.finish(), out);
   ASSERT_EQ(out.calls.size(), 1u);
   EXPECT_EQ(out.calls[0].arguments, R"({"city": "Par\")");
@@ -134,9 +125,9 @@ TEST(OutputParser, EscapesEveryControlCharacterInStringValues) {
 TEST(OutputParser, StopsAtAStopStringInContentOnly) {
   ParserOptions with_stop = options(InitialStage::reasoning, true);
   with_stop.stop = {"STOP"};
-  OutputParser parser(mini(), with_stop);
+  OutputParser parser(mini_tokenizer(), with_stop);
   ParsedOutput out;
-  for (const int32_t id : mini().encode("a STOP b</think>x STOP y", EncodeMode::with_added)) {
+  for (const int32_t id : mini_tokenizer().encode("a STOP b</think>x STOP y", EncodeMode::with_added)) {
     accumulate(parser.push(id), out);
   }
   EXPECT_TRUE(parser.is_done());
@@ -163,7 +154,7 @@ TEST(OutputParser, NeedsLinearTimeAndLosesNothingOnHostileOutput) {
 }
 
 size_t most_held(const std::vector<int32_t>& ids, ParsedOutput& out) {
-  OutputParser parser(mini(), options(InitialStage::content, true));
+  OutputParser parser(mini_tokenizer(), options(InitialStage::content, true));
   size_t most = 0;
   for (const int32_t id : ids) {
     accumulate(parser.push(id), out);
@@ -174,7 +165,9 @@ size_t most_held(const std::vector<int32_t>& ids, ParsedOutput& out) {
 }
 
 TEST(OutputParser, HoldsLittleBackHoweverLongTheOutput) {
-  const auto ids = [](const std::string& text) { return mini().encode(text, EncodeMode::with_added); };
+  const auto ids = [](const std::string& text) {
+    return mini_tokenizer().encode(text, EncodeMode::with_added);
+  };
   ParsedOutput angles, markers, block, name, untyped;
   EXPECT_LE(most_held(std::vector<int32_t>(1'000'000, ids("<").front()), angles), 8u);
   EXPECT_EQ(angles.content, std::string(1'000'000, '<'));
@@ -203,9 +196,10 @@ TEST(OutputParser, ReadsEveryDialectAndStopsAtItsEnd) {
                                "invoke name=\"f\">\n<｜DSML｜" + space +
                                "parameter name=\"a\" string=\"false\">1</｜DSML｜" + space +
                                "parameter>\n</｜DSML｜" + space + "invoke>\n</｜DSML｜" + block + ">more";
-      OutputParser parser(mini(), options(InitialStage::content, true));
+      OutputParser parser(mini_tokenizer(), options(InitialStage::content, true));
       ParsedOutput out;
-      for (const int32_t id : mini().encode(text, EncodeMode::with_added)) accumulate(parser.push(id), out);
+      for (const int32_t id : mini_tokenizer().encode(text, EncodeMode::with_added))
+        accumulate(parser.push(id), out);
       EXPECT_TRUE(parser.is_done()) << text;
       accumulate(parser.finish(), out);
       EXPECT_EQ(out.content, "hi") << text;
@@ -255,8 +249,8 @@ TEST(OutputParser, DropsAMarkerThatTheTextCutsOff) {
 }
 
 TEST(OutputParser, TellsTheSectionOfEachToken) {
-  OutputParser parser(mini(), options(InitialStage::reasoning, true));
-  const auto ids = mini().encode("a</think>b", EncodeMode::with_added);
+  OutputParser parser(mini_tokenizer(), options(InitialStage::reasoning, true));
+  const auto ids = mini_tokenizer().encode("a</think>b", EncodeMode::with_added);
   ASSERT_EQ(ids.size(), 3u);
   parser.push(ids[0]);
   EXPECT_EQ(parser.last_place(), TokenPlace::reasoning);

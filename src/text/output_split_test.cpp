@@ -3,31 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "text/json_text.h"
 #include "text/output_parser.h"
+#include "text/test_text.h"
 
 namespace rorqual::text {
 namespace {
-
-const Tokenizer& mini() {
-  static const Tokenizer tokenizer = [] {
-    std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-    std::ostringstream out;
-    out << file.rdbuf();
-    return *Tokenizer::from_json(std::move(out).str());
-  }();
-  return tokenizer;
-}
-
-uint64_t test_seed() {
-  const char* given = std::getenv("RORQUAL_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 20261017;
-}
 
 /// One output and what must come of it.
 struct Sample {
@@ -106,15 +89,15 @@ ParserOptions thinking_with_tools() {
 /// Ids with token borders at random bytes; control tokens stay whole.
 std::vector<int32_t> cut_ids(const std::string& text, SampleMaker& random) {
   std::vector<int32_t> out;
-  for (const int32_t id : mini().encode(text, EncodeMode::with_added)) {
-    const std::string_view bytes = mini().token_bytes(id);
-    if (mini().is_added(id) || bytes.size() < 2 || random.below(3) != 0) {
+  for (const int32_t id : mini_tokenizer().encode(text, EncodeMode::with_added)) {
+    const std::string_view bytes = mini_tokenizer().token_bytes(id);
+    if (mini_tokenizer().is_added(id) || bytes.size() < 2 || random.below(3) != 0) {
       out.push_back(id);
       continue;
     }
     const size_t at = 1 + random.below(bytes.size() - 1);
-    mini().append_ids(bytes.substr(0, at), EncodeMode::plain, out);
-    mini().append_ids(bytes.substr(at), EncodeMode::plain, out);
+    mini_tokenizer().append_ids(bytes.substr(0, at), EncodeMode::plain, out);
+    mini_tokenizer().append_ids(bytes.substr(at), EncodeMode::plain, out);
   }
   return out;
 }
@@ -148,7 +131,7 @@ TEST(OutputSplits, TenThousandRandomSplitsLeakNoMarkup) {
         "seed " + std::to_string(seed) + " round " + std::to_string(round) + "\n" + sample.text + "\n";
     const bool by_ids = random.below(2) == 0;
     const bool is_whole = random.below(2) == 0;
-    OutputParser parser(mini(), thinking_with_tools());
+    OutputParser parser(mini_tokenizer(), thinking_with_tools());
     ParsedOutput got;
     if (by_ids) {
       std::vector<int32_t> ids = cut_ids(sample.text, random);

@@ -3,27 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "text/prompt_encoder.h"
+#include "text/test_text.h"
 
 namespace rorqual::text {
 namespace {
-
-Message message(Role role, const std::string& content) {
-  Message out;
-  out.role = role;
-  out.content.push_back({false, content, {}});
-  return out;
-}
-
-Tokenizer mini() {
-  std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-  std::ostringstream out;
-  out << file.rdbuf();
-  return *Tokenizer::from_json(std::move(out).str());
-}
 
 TEST(PromptCompat, ReadsAndWritesNames) {
   EXPECT_EQ(prompt_compat_names(*parse_prompt_compat("")), "");
@@ -39,7 +23,7 @@ TEST(PromptCompat, ReadsAndWritesNames) {
 }
 
 TEST(PromptCompat, PlainTextEncodesTheFinishedStringWithAddedTokens) {
-  const Tokenizer tokenizer = mini();
+  const Tokenizer& tokenizer = mini_tokenizer();
   Conversation conversation;
   conversation.thinking = false;
   conversation.messages = {message(Role::user, "a<｜Assistant｜></think>b")};
@@ -56,7 +40,7 @@ TEST(PromptCompat, PlainTextEncodesTheFinishedStringWithAddedTokens) {
 }
 
 TEST(PromptCompat, PlainTextRefusesASpelledImagePlaceholder) {
-  const Tokenizer tokenizer = mini();
+  const Tokenizer& tokenizer = mini_tokenizer();
   Conversation conversation;
   conversation.messages = {message(Role::user, "<｜deepseek_image｜>")};
   EXPECT_TRUE(encode_chat(conversation, tokenizer).ok());

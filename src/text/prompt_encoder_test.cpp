@@ -4,37 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <random>
-#include <sstream>
 #include <thread>
+
+#include "text/test_text.h"
 
 namespace rorqual::text {
 namespace {
-
-const Tokenizer& mini() {
-  static const Tokenizer tokenizer = [] {
-    std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-    std::ostringstream out;
-    out << file.rdbuf();
-    return *Tokenizer::from_json(std::move(out).str());
-  }();
-  return tokenizer;
-}
-
-/// RORQUAL_TEST_SEED, or a fixed one; printed with every failure.
-uint64_t test_seed() {
-  const char* given = std::getenv("RORQUAL_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 20261017;
-}
-
-Message message(Role role, const std::string& content) {
-  Message out;
-  out.role = role;
-  out.content.push_back({false, content, {}});
-  return out;
-}
 
 /// Conversations of every shape the API can give, small enough for many.
 class ConversationMaker {
@@ -131,7 +107,7 @@ class ConversationMaker {
 };
 
 void expect_same(const Conversation& conversation, PromptEncoder& encoder, const std::string& place) {
-  const auto expected = encode_chat(conversation, mini());
+  const auto expected = encode_chat(conversation, mini_tokenizer());
   const auto got = encoder.encode(conversation);
   ASSERT_TRUE(expected.ok() && got.ok()) << place;
   ASSERT_EQ(got->token_ids, expected->token_ids) << place << "\n" << expected->text;
@@ -142,7 +118,7 @@ void expect_same(const Conversation& conversation, PromptEncoder& encoder, const
 TEST(PromptEncoder, GivesTheIdsOfEncodeChatForRandomHistories) {
   const uint64_t seed = test_seed();
   RecordProperty("seed", std::to_string(seed));
-  PromptEncoder large(mini()), tiny(mini(), 4096), off(mini(), 0);
+  PromptEncoder large(mini_tokenizer()), tiny(mini_tokenizer(), 4096), off(mini_tokenizer(), 0);
   for (uint64_t round = 0; round < 150; ++round) {
     ConversationMaker maker(seed + round);
     Conversation conversation = maker.make();
@@ -164,7 +140,7 @@ TEST(PromptEncoder, GivesTheIdsOfEncodeChatForRandomHistories) {
 }
 
 TEST(PromptEncoder, EncodesOnlyWhatIsNew) {
-  PromptEncoder encoder(mini());
+  PromptEncoder encoder(mini_tokenizer());
   Conversation conversation;
   conversation.tool_schemas = {tool_schema_line("f", "does it", "{}")};
   for (int turn = 0; turn < 50; ++turn) {
@@ -179,7 +155,7 @@ TEST(PromptEncoder, EncodesOnlyWhatIsNew) {
 }
 
 TEST(PromptEncoder, DropsReasoningOfEarlierTurnsFromTheMemoToo) {
-  PromptEncoder encoder(mini());
+  PromptEncoder encoder(mini_tokenizer());
   Conversation conversation;
   conversation.messages = {message(Role::user, "q"), message(Role::assistant, "a")};
   conversation.messages[1].reasoning = "because";
@@ -190,7 +166,7 @@ TEST(PromptEncoder, DropsReasoningOfEarlierTurnsFromTheMemoToo) {
 }
 
 TEST(PromptEncoder, RefusesALongTextBeforeTokenisingIt) {
-  PromptEncoder encoder(mini());
+  PromptEncoder encoder(mini_tokenizer());
   Conversation conversation;
   conversation.messages = {message(Role::user, std::string(100'000, 'x'))};
   const auto prompt = encoder.encode(conversation, 50'000);
@@ -218,7 +194,7 @@ TEST(PromptMemo, KeepsToItsMemoryAndDropsTheOldest) {
 }
 
 TEST(PromptEncoder, MayBeUsedByManyThreads) {
-  PromptEncoder encoder(mini(), 20'000);
+  PromptEncoder encoder(mini_tokenizer(), 20'000);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (uint64_t t = 0; t < 4; ++t) {
@@ -226,7 +202,7 @@ TEST(PromptEncoder, MayBeUsedByManyThreads) {
       ConversationMaker maker(t % 2);  // two threads each meet the same conversations
       for (int i = 0; i < 150; ++i) {
         const Conversation conversation = maker.make();
-        const auto expected = encode_chat(conversation, mini());
+        const auto expected = encode_chat(conversation, mini_tokenizer());
         const auto got = encoder.encode(conversation);
         if (!got.ok() || got->token_ids != expected->token_ids) ++wrong;
       }

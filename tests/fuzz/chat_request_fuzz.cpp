@@ -3,43 +3,32 @@
 // renders to valid text, and its ids are the same with and without the memo.
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "api/request.h"
 #include "text/json_text.h"
 #include "text/prompt_encoder.h"
+#include "text/test_text.h"
 #include "text/utf8.h"
 
 namespace {
 
 using namespace rorqual;
 
-const text::Tokenizer& mini() {
-  static const text::Tokenizer tokenizer = [] {
-    std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-    std::ostringstream out;
-    out << file.rdbuf();
-    return *text::Tokenizer::from_json(std::move(out).str());
-  }();
-  return tokenizer;
-}
-
 void expect(bool holds) {
   if (!holds) std::abort();
 }
 
 void check_request(const api::ApiResult<api::ChatRequest>& request) {
-  static text::PromptEncoder encoder(mini(), 1 << 20);
+  static text::PromptEncoder encoder(text::mini_tokenizer(), 1 << 20);
   if (!request.ok()) {
     expect(request.error().http_status >= 400 && request.error().http_status < 500);
     expect(nlohmann::json::accept(request.error().body()));
     return;
   }
-  const auto prompt = text::encode_chat(request->conversation, mini());
+  const auto prompt = text::encode_chat(request->conversation, text::mini_tokenizer());
   if (!prompt.ok()) return;
   expect(text::is_valid_utf8(prompt->text));
   const auto again = encoder.encode(request->conversation);

@@ -3,28 +3,17 @@
 // changes nothing, events are in order, and what is held back stays bounded.
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "text/json_text.h"
 #include "text/output_parser.h"
+#include "text/test_text.h"
 #include "text/utf8.h"
 
 namespace {
 
 using namespace rorqual::text;
-
-const Tokenizer& mini() {
-  static const Tokenizer tokenizer = [] {
-    std::ifstream file(std::string(RORQUAL_SOURCE_DIR) + "/models/mini/tokenizer.json", std::ios::binary);
-    std::ostringstream out;
-    out << file.rdbuf();
-    return *Tokenizer::from_json(std::move(out).str());
-  }();
-  return tokenizer;
-}
 
 ParserOptions options_of(uint8_t byte) {
   ParserOptions options;
@@ -43,7 +32,7 @@ void expect(bool holds) {
 }
 
 ParsedOutput parse(const ParserOptions& options, std::string_view text, size_t step) {
-  OutputParser parser(mini(), options);
+  OutputParser parser(mini_tokenizer(), options);
   ParsedOutput out;
   int32_t open_call = -1, last_call = -1;
   const auto take = [&](const std::vector<ParserEvent>& events) {
@@ -90,8 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     expect(whole.calls[i].name == cut.calls[i].name && whole.calls[i].arguments == cut.calls[i].arguments);
   }
   // The same bytes as tokens: control tokens by their ids.
-  OutputParser parser(mini(), options);
-  for (const int32_t id : mini().encode(text, EncodeMode::with_added)) parser.push(id);
+  OutputParser parser(mini_tokenizer(), options);
+  for (const int32_t id : mini_tokenizer().encode(text, EncodeMode::with_added)) parser.push(id);
   parser.finish();
   return 0;
 }
