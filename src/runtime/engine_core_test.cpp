@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "prefix/fake_disk.h"
@@ -49,12 +51,13 @@ class StuckRunner final : public FakeRunner {
 };
 
 struct Bench {
-  explicit Bench(FakeRunnerOptions fake = {}, EngineOptions options = {}) {
+  explicit Bench(FakeRunnerOptions fake = {}, EngineOptions options = {},
+                 std::unique_ptr<StepExecutor> executor = nullptr) {
     auto runner = std::make_unique<StuckRunner>(fake);
     model = runner.get();
     options.clock = clock;
     options.model_identity = "fake";
-    auto made = EngineCore::create(std::move(runner), {}, options);
+    auto made = EngineCore::create(std::move(runner), {}, options, std::move(executor));
     EXPECT_TRUE(made.ok()) << made.error().message();
     core = *std::move(made);
   }
@@ -440,6 +443,75 @@ TEST(EngineCore, StepsAreCountedBySize) {
   EXPECT_EQ(stats.iteration_tokens[0], 2);  // one row
   EXPECT_EQ(stats.iteration_tokens[1], 1);  // up to 8
   EXPECT_EQ(stats.iteration_tokens_sum, 7);
+}
+
+/// Allows one token per position, the reply's length; tells when it is asked. Throws at `throws_at`.
+class CountingConstraint final : public TokenConstraint {
+ public:
+  explicit CountingConstraint(const StepExecutor& executor) : executor_(executor) {}
+
+  void mask(std::span<const int32_t> reply, std::span<uint32_t> mask) override {
+    if (reply.size() == throws_at) throw std::runtime_error("no rule");
+    asked_while_computing.push_back(!executor_.is_done());
+    std::fill(mask.begin(), mask.end(), uint32_t{0});
+    mask[reply.size() / 32] |= uint32_t{1} << (reply.size() % 32);
+  }
+
+  std::vector<bool> asked_while_computing;
+  size_t throws_at = 1000;
+
+ private:
+  const StepExecutor& executor_;
+};
+
+/// A core whose model computes after everything else that a step does at the same time.
+struct LateBench {
+  explicit LateBench(EngineOptions options = {}) {
+    auto inline_executor = std::make_unique<InlineExecutor>();
+    inline_executor->is_late = true;
+    executor = inline_executor.get();
+    bench.emplace(FakeRunnerOptions{}, options, std::move(inline_executor));
+    constraint = std::make_shared<CountingConstraint>(*executor);
+  }
+
+  Request constrained(int64_t max_tokens) const {
+    Request request = make_request(10, max_tokens);
+    request.sampling.constraint = constraint;
+    return request;
+  }
+
+  const StepExecutor* executor = nullptr;
+  std::optional<Bench> bench;
+  std::shared_ptr<CountingConstraint> constraint;
+};
+
+TEST(EngineCoreConstraint, MasksAreComputedWhileTheModelComputes) {
+  LateBench late;
+  const auto sink = late.bench->run_alone(late.constrained(6));
+  EXPECT_EQ(sink->tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(late.constraint->asked_while_computing, std::vector<bool>(6, true));
+}
+
+TEST(EngineCoreConstraint, PositionsBehindDraftsAskWhenTheyAreReached) {
+  EngineOptions options;
+  options.drafts = 4;
+  options.are_drafts_adaptive = false;
+  LateBench late(options);
+  const auto sink = late.bench->run_alone(late.constrained(6));
+  EXPECT_EQ(sink->tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_TRUE(late.constraint->asked_while_computing.front());
+}
+
+TEST(EngineCoreConstraint, AConstraintThatThrowsEndsItsRequestOnly) {
+  LateBench late;
+  late.constraint->throws_at = 2;
+  const auto failing = late.bench->add(late.constrained(6));
+  const auto other = late.bench->add(make_request(10, 6));
+  late.bench->run();
+  EXPECT_EQ(failing->tokens, (std::vector<int32_t>{0, 1}));
+  ASSERT_TRUE(failing->end && failing->end->error);
+  EXPECT_NE(failing->end->error->message().find("no rule"), std::string::npos);
+  EXPECT_EQ(other->tokens.size(), 6u);
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ Status EngineCore::compute(Job& job, const std::function<void()>& while_computin
     const Computing computing(*this);
     executor_->start([this, &job] { run_job(job); });
     flush();
+    sampler_.prepare(job.plan);
     if (while_computing) {
       while_computing();
     } else {

@@ -89,6 +89,10 @@ struct RequestState {
 
   int64_t num_output() const { return num_tokens() - num_prompt_tokens; }
 
+  std::span<const int32_t> output() const {
+    return std::span(tokens).subspan(static_cast<size_t>(num_prompt_tokens));
+  }
+
   int64_t num_remaining() const { return num_tokens() - num_computed; }
 
   bool is_replaying() const { return num_computed < replay_end; }

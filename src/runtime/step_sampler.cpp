@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
@@ -31,11 +32,36 @@ Status guarded(F&& f) {
   }
 }
 
+/// Forced tokens are never masked.
+bool is_constrained(const SamplingParams& params) {
+  return params.constraint != nullptr && params.forced_tokens.empty();
+}
+
 }  // namespace
 
 StepSampler::StepSampler(const EngineInfo& info, int num_threads)
     : vocab_size_(info.vocab_size), max_model_len_(info.max_model_len), eos_token_id_(info.eos_token_id) {
   for (int i = 0; i < num_threads; ++i) spaces_.push_back({Sampler(vocab_size_), {}});
+}
+
+void StepSampler::compute_mask(const RequestState& request, std::vector<uint32_t>& mask) const {
+  mask.assign(static_cast<size_t>((vocab_size_ + 31) / 32), ~uint32_t{0});
+  request.sampling.constraint->mask(request.output(), mask);
+}
+
+void StepSampler::prepare(const StepPlan& plan) {
+  prepared_.resize(std::max(prepared_.size(), plan.slices.size()));
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const ScheduledSlice& slice = plan.slices[i];
+    std::vector<uint32_t>& mask = prepared_[i];
+    mask.clear();
+    if (slice.request == nullptr || !slice.does_sample || !is_constrained(slice.request->sampling)) continue;
+    const Status status = guarded([&]() -> Status {
+      compute_mask(*slice.request, mask);
+      return Ok{};
+    });
+    if (!status.ok()) mask.clear();  // the position asks again, and the request hears of the error
+  }
 }
 
 std::vector<SliceOutcome> StepSampler::run(model::Runner& runner, const StepPlan& plan,
@@ -54,6 +80,7 @@ std::vector<SliceOutcome> StepSampler::run(model::Runner& runner, const StepPlan
       return sample(item, *slice.request, drafts[item.slice], spaces_[static_cast<size_t>(thread)], outcome);
     });
   });
+  for (std::vector<uint32_t>& mask : prepared_) mask.clear();
   for (size_t i = items.size(); i-- > 0;) {  // of several errors of a slice the first one stays
     if (!results[i].ok()) outcomes[items[i].slice].error = results[i].error();
   }
@@ -95,7 +122,7 @@ Status StepSampler::score(const Item& item, const ScheduledSlice& slice, SliceOu
 }
 
 Result<int32_t> StepSampler::next_token(const RequestState& request, std::span<const float> row,
-                                        Space& space) const {
+                                        std::span<const uint32_t> prepared, Space& space) const {
   const SamplingParams& params = request.sampling;
   if (!params.forced_tokens.empty()) {
     if (!is_finite_row(row)) return not_finite(request.num_tokens());
@@ -103,10 +130,9 @@ Result<int32_t> StepSampler::next_token(const RequestState& request, std::span<c
   }
   SampleInput input{
       params, request.counts, request.tokens, request.num_prompt_tokens, request.seed, eos_token_id_, {}};
-  if (params.constraint) {
-    space.mask.assign(static_cast<size_t>((vocab_size_ + 31) / 32), ~uint32_t{0});
-    params.constraint->mask(input.tokens.subspan(static_cast<size_t>(request.num_prompt_tokens)), space.mask);
-    input.allowed = space.mask;
+  if (is_constrained(params)) {
+    if (prepared.empty()) compute_mask(request, space.mask);
+    input.allowed = prepared.empty() ? space.mask : prepared;
   }
   return space.sampler.sample(row, input);
 }
@@ -117,7 +143,10 @@ Status StepSampler::sample(const Item& item, RequestState& request, std::span<co
   const auto vocab = static_cast<size_t>(vocab_size_);
   for (size_t i = 0; i <= drafts.size(); ++i) {
     const auto row = item.rows.subspan(i * vocab, vocab);
-    RORQUAL_TRY_ASSIGN(const int32_t token, next_token(request, row, space));
+    const bool is_prepared = i == 0 && item.slice < prepared_.size();
+    RORQUAL_TRY_ASSIGN(
+        const int32_t token,
+        next_token(request, row, is_prepared ? prepared_[item.slice] : std::span<const uint32_t>{}, space));
     const bool is_end =
         params.forced_tokens.empty() && ends_reply(params, token, eos_token_id_, request.num_output());
     request.tokens.push_back(token);

@@ -36,6 +36,10 @@ class StepSampler {
  public:
   StepSampler(const EngineInfo& info, int num_threads);
 
+  /// Computes the masks of the plan's first sampled positions ahead: they depend on tokens that are known
+  /// before the logits are. For the time in which the model computes; `run` of the same plan follows.
+  void prepare(const StepPlan& plan);
+
   /// One outcome per slice. `drafts`: tokens of each slice's drafts. `logits`: all rows of the step.
   /// Sampled tokens are appended to their requests. Slices without a request are passed over.
   std::vector<SliceOutcome> run(model::Runner& runner, const StepPlan& plan,
@@ -45,7 +49,7 @@ class StepSampler {
   /// Work space of one thread.
   struct Space {
     Sampler sampler;
-    std::vector<uint32_t> mask;
+    std::vector<uint32_t> mask;  // of a position behind drafts
   };
 
   /// One row to score, or all rows to sample of a slice.
@@ -60,11 +64,14 @@ class StepSampler {
   Status score(const Item& item, const ScheduledSlice& slice, SliceOutcome& outcome) const;
   Status sample(const Item& item, RequestState& request, std::span<const int32_t> drafts, Space& space,
                 SliceOutcome& outcome) const;
-  Result<int32_t> next_token(const RequestState& request, std::span<const float> row, Space& space) const;
+  Result<int32_t> next_token(const RequestState& request, std::span<const float> row,
+                             std::span<const uint32_t> prepared, Space& space) const;
+  void compute_mask(const RequestState& request, std::vector<uint32_t>& mask) const;
 
   int64_t vocab_size_, max_model_len_;
   int32_t eos_token_id_;
   std::vector<Space> spaces_;
+  std::vector<std::vector<uint32_t>> prepared_;  // [slice] of the plan at hand; empty: not prepared
 };
 
 }  // namespace rorqual::runtime
