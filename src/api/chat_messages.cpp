@@ -28,7 +28,14 @@ void read_part(BodyReader& reader, const Json& part) {
   }
 }
 
-void read_content(BodyReader& reader, const Json& item, RawMessage& raw) {
+/// A required string, moved out of the body.
+std::string take_string(BodyReader& reader, Json& object, const char* key) {
+  const Json* value = reader.require(object, key);
+  if (value == nullptr || !value->is_string()) return reader.require_string(object, key);
+  return std::move(object.find(key)->get_ref<std::string&>());
+}
+
+void read_content(BodyReader& reader, Json& item, RawMessage& raw) {
   const Json* content = reader.find(item, "content");
   const bool is_optional = raw.message.role == text::Role::assistant;
   if (content == nullptr) {
@@ -38,7 +45,7 @@ void read_content(BodyReader& reader, const Json& item, RawMessage& raw) {
     return;
   }
   raw.has_content = true;
-  raw.content = content;
+  raw.content = &*item.find("content");
   if (content->is_string()) return;
   if (raw.message.role == text::Role::latest_reminder || !content->is_array()) {
     reader.fail("content should be a string or a list");
@@ -50,12 +57,12 @@ void read_content(BodyReader& reader, const Json& item, RawMessage& raw) {
   }
 }
 
-void read_tool_calls(BodyReader& reader, const Json& item, RawMessage& raw) {
-  const Json* calls = reader.objects(item, "tool_calls", "a tool call");
-  if (calls == nullptr) return;
+void read_tool_calls(BodyReader& reader, Json& item, RawMessage& raw) {
+  if (reader.objects(item, "tool_calls", "a tool call") == nullptr) return;
   raw.has_tool_calls = true;
-  for (size_t i = 0; i < calls->size(); ++i) {
-    const Json& call = (*calls)[i];
+  Json& calls = *item.find("tool_calls");
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Json& call = calls[i];
     const auto scope = reader.enter("tool_calls", i);
     text::ToolCall out;
     out.id = reader.require_string(call, "id");
@@ -64,7 +71,7 @@ void read_tool_calls(BodyReader& reader, const Json& item, RawMessage& raw) {
     if (function == nullptr || !reader.expect_object(*function, "a function call")) return;
     const auto function_scope = reader.enter("function");
     out.name = reader.require_string(*function, "name");
-    out.arguments = reader.require_string(*function, "arguments");
+    out.arguments = take_string(reader, *call.find("function"), "arguments");
     raw.message.tool_calls.push_back(std::move(out));
   }
 }
@@ -77,7 +84,7 @@ text::Role role_from_name(const std::string& name, const ApiPolicy& policy) {
   return name == "latest_reminder" ? text::Role::latest_reminder : text::Role::user;
 }
 
-RawMessage read_message(BodyReader& reader, const Json& item, const ApiPolicy& policy) {
+RawMessage read_message(BodyReader& reader, Json& item, const ApiPolicy& policy) {
   RawMessage raw;
   const std::string role =
       policy.developer_as_system || policy.prompt_compat.developer
@@ -89,7 +96,8 @@ RawMessage read_message(BodyReader& reader, const Json& item, const ApiPolicy& p
   if (raw.message.role == text::Role::tool)
     raw.message.tool_call_id = reader.require_string(item, "tool_call_id");
   if (raw.message.role == text::Role::assistant) {
-    raw.message.reasoning = reader.string(item, "reasoning_content").value_or("");
+    if (reader.find(item, "reasoning_content") != nullptr)
+      raw.message.reasoning = take_string(reader, item, "reasoning_content");
     if (policy.extensions && raw.message.reasoning.empty()) {
       raw.message.reasoning = reader.string(item, "reasoning").value_or("");
     }
@@ -140,14 +148,14 @@ ApiResult<text::ImageInput> convert_image_url(const BodyReader& reader, const Js
 ApiResult<std::vector<text::ContentPart>> convert_content(const RawMessage& raw, const std::string& path) {
   std::vector<text::ContentPart> parts;
   if (raw.content->is_string()) {
-    parts.push_back({false, raw.content->get<std::string>(), {}});
+    parts.push_back({false, std::move(raw.content->get_ref<std::string&>()), {}});
     return parts;
   }
   const BodyReader reader;
-  for (const auto& part : *raw.content) {
+  for (auto& part : *raw.content) {
     const auto type = part["type"].get<std::string>();
     if (type == "text") {
-      parts.push_back({false, part["text"].get<std::string>(), {}});
+      parts.push_back({false, std::move(part["text"].get_ref<std::string&>()), {}});
       continue;
     }
     RORQUAL_API_TRY_ASSIGN(auto image, type == "file" ? convert_file(reader, part, path)
@@ -235,14 +243,16 @@ bool is_empty_system(const text::Message& message) {
 
 }  // namespace
 
-std::vector<RawMessage> read_chat_messages(BodyReader& reader, const Json& body, const ApiPolicy& policy) {
+std::vector<RawMessage> read_chat_messages(BodyReader& reader, Json& body, const ApiPolicy& policy) {
   std::vector<RawMessage> out;
   const Json* messages = reader.require(body, "messages");
   if (messages == nullptr || !reader.expect_array(*messages, "a sequence")) return out;
-  for (size_t i = 0; i < messages->size(); ++i) {
+  out.reserve(messages->size());
+  Json& items = *body.find("messages");
+  for (size_t i = 0; i < items.size(); ++i) {
     const auto scope = reader.enter("messages", i);
-    if (!reader.expect_object((*messages)[i], "a message")) return out;
-    out.push_back(read_message(reader, (*messages)[i], policy));
+    if (!reader.expect_object(items[i], "a message")) return out;
+    out.push_back(read_message(reader, items[i], policy));
     if (!reader.ok()) return out;
   }
   return out;

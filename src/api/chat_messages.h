@@ -17,10 +17,11 @@ struct RawMessage {
   text::Message message;  // content still empty
   bool has_content = false;
   bool has_tool_calls = false;
-  const Json* content = nullptr;  // in the body: string or list of parts
+  Json* content = nullptr;  // in the body: string or list of parts
 };
 
-std::vector<RawMessage> read_chat_messages(BodyReader& reader, const Json& body, const ApiPolicy& policy);
+/// Texts are moved out of `body` here and by the conversion: a long conversation is not copied.
+std::vector<RawMessage> read_chat_messages(BodyReader& reader, Json& body, const ApiPolicy& policy);
 
 /// Contents, order of calls and results, prefix. System messages without content are left out. The body must
 /// still exist.

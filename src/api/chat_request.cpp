@@ -195,7 +195,7 @@ std::optional<ApiError> check_tool_names(const RequestDraft& draft) {
 }
 
 ApiResult<ChatRequest> parse(std::string_view text, const ApiPolicy& policy) {
-  RORQUAL_API_TRY_ASSIGN(const Json body, parse_body(text));
+  RORQUAL_API_TRY_ASSIGN(Json body, parse_body(text));
   BodyReader reader;
   RequestDraft draft;
   draft.request.model = reader.require_string(body, "model");

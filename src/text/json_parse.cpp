@@ -71,6 +71,30 @@ std::string keep_minus_zero(std::string_view text) {
   return out;
 }
 
+/// Places of the keys of one object, so that the last value of a repeated key takes the first one's place.
+class KeyIndex {
+ public:
+  /// Position of `key` among the members, their number if it is new; it must be added next.
+  template <class Members>
+  size_t place(std::string_view key, const Members& members) {
+    if (members.size() <= kSearchedMembers) {
+      const auto found = std::find_if(members.begin(), members.end(),
+                                      [&](const auto& member) { return member.first == key; });
+      return static_cast<size_t>(found - members.begin());
+    }
+    if (index_.empty()) {
+      for (size_t i = 0; i < members.size(); ++i)
+        index_.emplace((members.begin() + static_cast<std::ptrdiff_t>(i))->first, i);
+    }
+    return index_.emplace(key, members.size()).first->second;
+  }
+
+ private:
+  static constexpr size_t kSearchedMembers = 16;  // objects up to this size are searched, larger ones indexed
+
+  std::unordered_map<std::string, size_t> index_;
+};
+
 /// Builds the tree in one pass. The library's own builder searches all members of an ordered object for every
 /// key, which is quadratic: one hostile body could keep a thread busy for hours.
 class TreeBuilder : public nlohmann::json_sax<Json> {
@@ -114,14 +138,12 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  static constexpr size_t kSearchedMembers = 16;  // objects up to this size are searched, larger ones indexed
-
   /// An open container. Its node stays where it is: the container that holds it grows only after it is
   /// closed.
   struct Frame {
     Json* node;
     std::string key;
-    std::unordered_map<std::string, size_t> index;  // member of each key, once there are many
+    KeyIndex index;
   };
 
   bool add(Json value) {
@@ -151,28 +173,13 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
       return &frame.node->back();
     }
     auto& members = frame.node->get_ref<Json::object_t&>();
-    const size_t at = member(frame, members);
+    const size_t at = frame.index.place(frame.key, members);
     if (at < members.size()) {
       members.begin()[static_cast<std::ptrdiff_t>(at)].second = std::move(value);
     } else {
       static_cast<Json::object_t::Container&>(members).emplace_back(frame.key, std::move(value));
     }
     return &members.begin()[static_cast<std::ptrdiff_t>(at)].second;
-  }
-
-  /// Position of the frame's key among the members, their number if it is new (then the index takes it up).
-  static size_t member(Frame& frame, const Json::object_t& members) {
-    if (members.size() <= kSearchedMembers) {
-      const auto found = std::find_if(members.begin(), members.end(),
-                                      [&](const auto& member) { return member.first == frame.key; });
-      return static_cast<size_t>(found - members.begin());
-    }
-    if (frame.index.empty()) {
-      for (size_t i = 0; i < members.size(); ++i) {
-        frame.index.emplace(members.begin()[static_cast<std::ptrdiff_t>(i)].first, i);
-      }
-    }
-    return frame.index.emplace(frame.key, members.size()).first->second;
   }
 
   std::vector<Frame> frames_;
@@ -188,69 +195,82 @@ bool holds_surrogate(std::string_view text) {
   return false;
 }
 
-/// Hands a parsed document on. False: the strict parser has to decide.
+/// A parsed document as our tree. False: the strict parser has to decide.
 class FastReader {
  public:
-  FastReader(TreeBuilder& builder, std::string_view text)
-      : builder_(builder), text_(text), has_unicode_escapes_(text.find("\\u") != text.npos) {}
+  explicit FastReader(std::string_view text)
+      : text_(text), has_unicode_escapes_(text.find("\\u") != std::string_view::npos) {}
 
-  /// Depth is bounded, so recursion is.
-  bool read(const simdjson::dom::element& value, int depth) {
+  /// Depth is bounded, so recursion is. `out` must be null.
+  bool read(const simdjson::dom::element& value, int depth, Json& out) {
     using Type = simdjson::dom::element_type;
     switch (value.type()) {
       case Type::OBJECT:
-        return depth < kMaxJsonDepth && read_object(value, depth);
+        return depth < kMaxJsonDepth && read_object(value, depth, out);
       case Type::ARRAY:
-        return depth < kMaxJsonDepth && read_array(value, depth);
+        return depth < kMaxJsonDepth && read_array(value, depth, out);
       case Type::STRING: {
-        std::string text;
-        return read_text(value.get_string().value_unsafe(), text) && builder_.string(text);
+        const std::string_view text = value.get_string().value_unsafe();
+        out = std::string(text);
+        return is_valid(text);
       }
       case Type::INT64: {  // the strict parser calls what is not negative unsigned
         const int64_t number = value.get_int64().value_unsafe();
         if (number == 0 && may_be_minus_zero()) return false;
-        return number < 0 ? builder_.number_integer(number)
-                          : builder_.number_unsigned(static_cast<uint64_t>(number));
+        if (number < 0) {
+          out = number;
+        } else {
+          out = static_cast<uint64_t>(number);
+        }
+        return true;
       }
       case Type::UINT64:
-        return builder_.number_unsigned(value.get_uint64().value_unsafe());
+        out = value.get_uint64().value_unsafe();
+        return true;
       case Type::DOUBLE:
-        return builder_.number_float(value.get_double().value_unsafe(), {});
+        out = value.get_double().value_unsafe();
+        return true;
       case Type::BOOL:
-        return builder_.boolean(value.get_bool().value_unsafe());
+        out = value.get_bool().value_unsafe();
+        return true;
       case Type::NULL_VALUE:
-        return builder_.null();
+        return true;
     }
     return false;
   }
 
  private:
-  bool read_array(const simdjson::dom::element& value, int depth) {
+  bool read_array(const simdjson::dom::element& value, int depth, Json& out) {
     const simdjson::dom::array array = value.get_array().value_unsafe();
-    builder_.start_array(0);
+    out = Json::array();
+    auto& items = out.get_ref<Json::array_t&>();
+    items.reserve(array.size());
     for (const simdjson::dom::element item : array) {
-      if (!read(item, depth + 1)) return false;
+      if (!read(item, depth + 1, items.emplace_back())) return false;
     }
-    return builder_.end_array();
-  }
-
-  bool read_object(const simdjson::dom::element& value, int depth) {
-    const simdjson::dom::object object = value.get_object().value_unsafe();
-    builder_.start_object(0);
-    std::string key;
-    for (const simdjson::dom::key_value_pair field : object) {
-      if (!read_text(field.key, key)) return false;
-      builder_.key(key);
-      if (!read(field.value, depth + 1)) return false;
-    }
-    return builder_.end_object();
-  }
-
-  bool read_text(std::string_view from, std::string& to) const {
-    if (has_unicode_escapes_ && holds_surrogate(from)) return false;
-    to = from;
     return true;
   }
+
+  bool read_object(const simdjson::dom::element& value, int depth, Json& out) {
+    const simdjson::dom::object object = value.get_object().value_unsafe();
+    out = Json::object();
+    auto& members = static_cast<Json::object_t::Container&>(out.get_ref<Json::object_t&>());
+    members.reserve(object.size());
+    KeyIndex index;
+    for (const simdjson::dom::key_value_pair field : object) {
+      if (!is_valid(field.key)) return false;
+      const size_t at = index.place(field.key, members);
+      if (at == members.size()) {
+        members.emplace_back(std::string(field.key), Json());
+      } else {
+        members[at].second = Json();
+      }
+      if (!read(field.value, depth + 1, members[at].second)) return false;
+    }
+    return true;
+  }
+
+  bool is_valid(std::string_view text) const { return !has_unicode_escapes_ || !holds_surrogate(text); }
 
   /// simdjson drops the sign of an integer zero. Looked for only where there is one.
   bool may_be_minus_zero() {
@@ -258,7 +278,6 @@ class FastReader {
     return *has_minus_zero_;
   }
 
-  TreeBuilder& builder_;
   const std::string_view text_;
   const bool has_unicode_escapes_;
   std::optional<bool> has_minus_zero_;
@@ -280,11 +299,7 @@ bool parse_fast(std::string_view text, Json& root) {
   simdjson::dom::element document;
   const auto error = buffers.parser.parse(buffers.padded.data(), text.size(), false).get(document);
   if (error != simdjson::SUCCESS) return false;
-  TreeBuilder builder;
-  FastReader reader(builder, text);
-  if (!reader.read(document, 0)) return false;
-  root = std::move(builder.root);
-  return true;
+  return FastReader(text).read(document, 0, root);
 }
 
 /// Decides alone what is valid; slower.
