@@ -70,6 +70,32 @@ class Agent(unittest.TestCase):
         self.assertEqual([json.loads(call["arguments"]) for call in calls],
                          [{"command": command_of(turn)} for turn in range(1, TURNS + 1)])
 
+    def test_twenty_turns_on_the_model(self):
+        """Whatever the small model says, `required` makes it a call that the agent can read, turn after turn."""
+        program = Program("--served-model-name", "mini", "--no-access-log", "--max-model-len", "16384")
+        environment = DeafEnvironment()
+        try:
+            agent = agent_of(program, environment,
+                             {"tool_choice": "required", "max_tokens": 512, "temperature": 0,
+                              "extra_body": {"thinking": {"type": "disabled"}}}, step_limit=TURNS)
+            end = agent.run("List the files of this folder.")
+        finally:
+            self.assertEqual(program.stop(), 0)
+        self.assertEqual(end["exit_status"], "LimitsExceeded")
+        self.assertEqual(agent.n_calls, TURNS)
+        answers = [message["extra"]["response"] for message in agent.messages if message["role"] == "assistant"]
+        self.assertEqual([answer["choices"][0]["finish_reason"] for answer in answers], ["tool_calls"] * TURNS)
+        calls = [call["function"] for message in agent.messages for call in message.get("tool_calls") or []]
+        self.assertGreaterEqual(len(calls), TURNS)
+        self.assertEqual({call["name"] for call in calls}, {"bash"})
+        commands = [json.loads(call["arguments"])["command"] for call in calls]
+        self.assertEqual(commands, environment.commands)
+        # Each turn finds all of the turn before in the cache: cached tokens grow with the prompt.
+        usage = [answer["usage"] for answer in answers]
+        for before, after in zip(usage, usage[1:]):
+            self.assertGreaterEqual(after["prompt_cache_hit_tokens"], before["prompt_cache_hit_tokens"])
+        self.assertGreater(usage[-1]["prompt_cache_hit_tokens"], usage[0]["prompt_tokens"])
+
 
 if __name__ == "__main__":
     unittest.main()
