@@ -176,6 +176,17 @@ class Tidy:
                 if not target.startswith(("http://", "https://", "mailto:")) and not (ROOT / path).parent.joinpath(target).exists():
                     self.fault(path, f"link to {target}, which does not exist")
 
+    def check_named_tests(self) -> None:
+        """Tests that docs/compat.md names exist: a case is no proof when its test was renamed or left."""
+        sources = "".join((ROOT / path).read_text() for path in self.files
+                          if path.startswith(("src/", "tests/")) and path.endswith((".py", "_test.cpp")))
+        page = (ROOT / "docs/compat.md").read_text()
+        names = re.findall(r"\btest_[a-z0-9_]+", page)
+        names += [name.split(".")[-1] for name in re.findall(r"_test` ([A-Z][A-Za-z0-9.]+)", page)]
+        for name in sorted(set(names)):
+            if name not in sources:
+                self.fault("docs/compat.md", f"names the test {name}, which does not exist")
+
     def check_format(self) -> None:
         tool = shutil.which("clang-format-14") or shutil.which("clang-format")
         if tool is None:
@@ -211,6 +222,7 @@ class Tidy:
         self.check_layers()
         self.check_dead_files()
         self.check_links()
+        self.check_named_tests()
         self.check_format()
         self.check_changelog()
         for rule, where in self.exempt.keys() - self.used:
