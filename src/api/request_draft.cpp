@@ -125,6 +125,7 @@ void resolve_parsing(RequestDraft& draft, const ApiPolicy& policy) {
   request.parsing.starts_in_tool_calls = active && forced && !request.conversation.thinking;
   request.parsing.parse_json_output = draft.format == ResponseFormat::json_object;
   request.parsing.stop = request.sampling.stop;
+  request.parsing.min_tokens = request.sampling.min_tokens;
   if (active || policy.prompt_compat.tool_choice_none)
     request.conversation.tool_schemas = tool_lines(draft.tools);
   if (!active) return;

@@ -97,6 +97,7 @@ bool CompletionAnswer::on_token(size_t index, GenerationEvent& event) {
   const api::SamplingFields& fields = plan_.request.sampling;
   if (fields.return_token_ids) choice.token_ids.push_back(event.token);
   if (wants_logprobs()) add_token_logprobs(choice, event.token, event.logprobs);
+  choice.stops.set_ignoring(++choice.num_tokens <= fields.min_tokens);
   choice.text += choice.stops.push(choice.detokenizer.push(event.token));
   if (!choice.stops.is_matched()) return false;
   if (fields.include_stop_str_in_output) choice.text += choice.stops.matched();

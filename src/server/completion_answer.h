@@ -39,6 +39,7 @@ class CompletionAnswer final : public Answer {
 
     text::Detokenizer detokenizer;
     text::StopMatcher stops;
+    int64_t num_tokens = 0;
     std::string text;  // stream: not sent yet
     LogprobLists logprobs;
     int64_t offset = 0;  // code points of the token texts so far

@@ -136,6 +136,17 @@ TEST(StopMatcher, ReleasesAPartialMatchAndFindsItAcrossPieces) {
   EXPECT_EQ(matcher.push("more"), "");
 }
 
+TEST(StopMatcher, IgnoresWhatEndsTooEarly) {
+  StopMatcher matcher({"aa", "b"});
+  matcher.set_ignoring(true);
+  EXPECT_EQ(matcher.push("xbaa"), "xb");  // the last two may begin another one
+  EXPECT_EQ(matcher.push("a"), "a");
+  EXPECT_FALSE(matcher.is_matched());
+  matcher.set_ignoring(false);
+  EXPECT_EQ(matcher.push("ab"), "a");  // of "aa" one letter came before
+  EXPECT_EQ(matcher.matched(), "aa");
+}
+
 TEST(StopMatcher, PrefersTheEarlierEndThenTheOrderOfTheList) {
   StopMatcher first({"y", "xy"});
   EXPECT_EQ(first.push("xyz"), "x");

@@ -111,6 +111,7 @@ struct OutputParser::Impl {
 
   void feed_token(int32_t id) {
     token += kTokenStep;
+    stops.set_ignoring(++num_fed <= options.min_tokens);
     if (id == end_think_id || id == dsml_id) {
       flush_utf8(true);
       place = state == State::reasoning && id == dsml_id ? TokenPlace::reasoning : TokenPlace::none;
@@ -587,6 +588,7 @@ struct OutputParser::Impl {
   const Tokenizer& tokens;
   int32_t dsml_id, end_think_id, think_id;
   StopMatcher stops;
+  int64_t num_fed = 0;  // tokens
   State state = State::content;
   TokenPlace place = TokenPlace::none;
   int64_t token = -1;

@@ -23,6 +23,7 @@ struct ParserOptions {
   bool starts_in_tool_calls = false;  // the prompt already opened the calls block
   bool parse_json_output = false;     // response_format json_object
   std::vector<std::string> stop;      // matched in content only
+  int64_t min_tokens = 0;             // stop strings that end within so many tokens do not count
 };
 
 /// One delta. A call starts with tool_begin (name complete), then tool_arguments pieces, then tool_end.

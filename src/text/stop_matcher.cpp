@@ -57,7 +57,7 @@ size_t StopMatcher::step(char byte) {
   const int32_t target = child(state_, byte);
   state_ = target < 0 ? 0 : target;
   const Node& node = nodes_[static_cast<size_t>(state_)];
-  if (node.output >= 0) {
+  if (node.output >= 0 && !is_ignoring_) {
     matched_ = node.output;
     return matched().size();
   }

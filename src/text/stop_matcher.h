@@ -18,6 +18,9 @@ class StopMatcher {
   /// Empty strings are ignored. Among matches the one that ends first wins; then the earlier one in the list.
   explicit StopMatcher(const std::vector<std::string>& stops);
 
+  /// While set, strings that end are not matches; what comes later of one that is half there still counts.
+  void set_ignoring(bool is_ignoring) { is_ignoring_ = is_ignoring; }
+
   /// Text that can no longer belong to a match. The match itself is never given out.
   std::string push(std::string_view text);
 
@@ -53,6 +56,7 @@ class StopMatcher {
   std::string held_;
   int32_t state_ = 0;
   int32_t matched_ = -1;
+  bool is_ignoring_ = false;
 };
 
 }  // namespace rorqual::text

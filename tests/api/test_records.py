@@ -97,6 +97,17 @@ class Api(Case):
             self.assertEqual((choice["message"]["content"], choice["finish_reason"]), ("alpha ", "stop"))
             self.assertEqual(message_of(server.events("/v1/chat/completions", body))["content"], "alpha ")
 
+    def test_stop_strings_wait_for_min_tokens(self):
+        server = Server([{"tokens": spelled("a.b.c.d")}])
+        self.addCleanup(server.stop)
+        for min_tokens, text in ((0, "a"), (1, "a"), (2, "a.b"), (4, "a.b.c"), (6, "a.b.c.d")):
+            fields = {"stop": ["."], "min_tokens": min_tokens, "max_tokens": 20}
+            body = server.chat(**fields)
+            got = server.post("/v1/chat/completions", body)["choices"][0]["message"]["content"]
+            streamed = message_of(server.events("/v1/chat/completions", body))["content"]
+            body = {"model": body["model"], "prompt": "x", **fields}
+            self.assertEqual([got, streamed, server.post("/v1/completions", body)["choices"][0]["text"]], [text] * 3, min_tokens)
+
     def test_api_13_more_closing_tags_are_never_shown(self):
         got = self.answers("a" + THINK_END + "b" + THINK_END + "c" + THINK_END, **THINKING)
         self.assertEqual(got["reasoning_content"], "a")
