@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "prefix/disk_tier.h"
@@ -37,9 +38,11 @@ class FakeDisk final : public DiskTier {
     ++num_lists;
     most_listed = std::max(most_listed, max_count);
     std::vector<DiskPage> result;
-    for (const auto& [key, page] : pages_) {
-      if (page.parent != parent || static_cast<int64_t>(result.size()) == max_count) continue;
-      result.push_back({.key = key, .parent = parent, .tokens = page.tokens, .block = {}, .window = {}});
+    const PageKey lowest = {};
+    for (auto child = children_.lower_bound({parent, lowest}); child != children_.end(); ++child) {
+      if (child->first != parent || static_cast<int64_t>(result.size()) >= max_count) break;
+      const DiskPage& page = pages_.at(child->second);
+      result.push_back({.key = page.key, .parent = parent, .tokens = page.tokens, .block = {}, .window = {}});
     }
     return result;
   }
@@ -48,7 +51,7 @@ class FakeDisk final : public DiskTier {
     const auto found = pages_.find(key);
     if (found == pages_.end()) return Error(Code::not_found, "no page of that key");
     if (is_damaged && is_damaged(key)) {
-      pages_.erase(found);
+      erase(key);
       ++stats_.damaged_pages;
       return Error(Code::corrupt_data, "the page is damaged");
     }
@@ -64,8 +67,12 @@ class FakeDisk final : public DiskTier {
     }
     ++stats_.written_pages;
     stats_.written_bytes += bytes_of(page);
-    const auto [place, is_new] = pages_.try_emplace(page.key, page);
-    if (!is_new && place->second.window.empty()) place->second = std::move(page);
+    const auto old = pages_.find(page.key);
+    if (old != pages_.end() && !old->second.window.empty()) return true;
+    erase(page.key);
+    children_.insert({page.parent, page.key});
+    bytes_ += bytes_of(page);
+    pages_.emplace(page.key, std::move(page));
     return true;
   }
 
@@ -74,19 +81,29 @@ class FakeDisk final : public DiskTier {
   DiskTierStats stats() const override {
     DiskTierStats now = stats_;
     now.pages = static_cast<int64_t>(pages_.size());
-    for (const auto& [key, page] : pages_) now.bytes += bytes_of(page);
+    now.bytes = bytes_;
     return now;
   }
 
   /// Forgets a page, as eviction does.
-  void erase(const PageKey& key) { pages_.erase(key); }
+  void erase(const PageKey& key) {
+    const auto found = pages_.find(key);
+    if (found == pages_.end()) return;
+    children_.erase({found->second.parent, key});
+    bytes_ -= bytes_of(found->second);
+    pages_.erase(found);
+  }
 
  private:
   static int64_t bytes_of(const DiskPage& page) {
     return static_cast<int64_t>(page.block.size() + page.window.size());
   }
 
+  // It forgets nothing by itself: neither lists nor figures may walk over all pages, or long histories take
+  // quadratic time.
   std::map<PageKey, DiskPage> pages_;
+  std::set<std::pair<PageKey, PageKey>> children_;  // parent, page
+  int64_t bytes_ = 0;
   DiskTierStats stats_;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "text/json_text.h"
+#include "text/utf8.h"
 
 namespace rorqual::text {
 
@@ -132,8 +133,10 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     const std::string_view text = error.what();
     const size_t colon = text.find("syntax error");
-    problem = "not valid JSON at byte " + std::to_string(position) + ": " +
-              std::string(colon == std::string_view::npos ? text : text.substr(colon));
+    problem = "not valid JSON at byte " + std::to_string(position) + ": ";
+    // It quotes what it read last, ill-formed bytes too; answers and logs are UTF-8.
+    std::string reason(colon == std::string_view::npos ? text : text.substr(colon));
+    drain_utf8(reason, problem, true);
     return false;
   }
 

@@ -8,6 +8,7 @@
 
 #include "text/image_tokens.h"
 #include "text/stop_matcher.h"
+#include "text/utf8.h"
 
 namespace rorqual::text {
 namespace {
@@ -40,6 +41,15 @@ TEST(JsonText, RefusesWhatIsNotJson) {
     std::string message;
     EXPECT_FALSE(parse_json(json, &message)) << json;
     EXPECT_FALSE(message.empty()) << json;
+  }
+}
+
+TEST(JsonText, ErrorsQuoteIllFormedTextAsValidUtf8) {
+  for (const std::string json : {"\"\xB0\"", "\"\xF0\x90\x41\"", "\xC3", "{\"a\": \"\xED\xA0\x80\"}"}) {
+    std::string message;
+    EXPECT_FALSE(parse_json(json, &message));
+    EXPECT_TRUE(is_valid_utf8(message)) << message;
+    EXPECT_NE(message.find("\xEF\xBF\xBD"), std::string::npos) << message;
   }
 }
 
