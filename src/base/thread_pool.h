@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fixed pool of compute threads. One parallel_for at a time, started by one owner thread, which works too.
+// Who has nothing to do spins for some tens of microseconds and then sleeps in the kernel, so that a step's
+// stages follow each other without system calls and other programs get the core when a step waits.
 // Every compute thread runs with FTZ and DAZ set (docs/numerics.md).
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -27,7 +27,9 @@ class ScopedFlushToZero {
 /// Owns num_threads - 1 workers. Thread rule: parallel_for from one thread at a time; no nesting.
 class ThreadPool {
  public:
-  explicit ThreadPool(int num_threads);
+  /// `cpus`: all compute threads, the owner as well from its first parallel_for on, may run on these only;
+  /// empty = wherever the process may.
+  explicit ThreadPool(int num_threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -54,9 +56,12 @@ class ThreadPool {
   void work(int thread);
   void wait_until_done(int64_t num_chunks);
   void worker_main(int thread);
+  void bind_owner();
 
   int num_threads_;
+  std::vector<int> cpus_;
   std::vector<std::thread> workers_;
+  uint64_t id_;  // of the pool; 0 is none
   // The job. Written only while no chunk is claimed, read only after claiming one.
   Function function_ = nullptr;
   const void* context_ = nullptr;
@@ -64,11 +69,11 @@ class ThreadPool {
   /// late finds them equal and goes: nobody waits for a thread that has no chunk.
   std::atomic<uint64_t> claims_{0};
   std::atomic<int64_t> chunks_done_{0};
+  /// Sleepers wait for a change of these words; the flags tell whether anyone sleeps on them.
+  std::atomic<uint32_t> job_word_{0}, done_word_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> owner_waits_{false};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
 };
 
 }  // namespace rorqual
