@@ -60,20 +60,21 @@ TEST(ThreadCpus, refuse_what_does_not_exist) {
   EXPECT_EQ(thread_cpus(), before);
 }
 
-TEST(ThreadPoolCpus, hold_for_workers_and_every_owner) {
+TEST(ThreadPoolCpus, hold_for_workers_and_owners_that_ask) {
   const Cpus all = thread_cpus();
   const Cpus one = {all.back()};
   ThreadPool pool(2, one);
   for (int owner = 0; owner < 2; ++owner) {
     std::thread([&] {
+      if (owner == 1) pool.bind_owner();
       Cpus seen[2];
       std::atomic<int> inside{0};
-      pool.parallel_for(2, [&](int64_t chunk, int) {
+      pool.parallel_for(2, [&](int64_t, int thread) {
         inside.fetch_add(1);
         while (inside.load() < 2) std::this_thread::yield();
-        seen[chunk] = thread_cpus();
+        seen[thread] = thread_cpus();
       });
-      EXPECT_EQ(seen[0], one);
+      EXPECT_EQ(seen[0], owner == 1 ? one : all);
       EXPECT_EQ(seen[1], one);
     }).join();
   }

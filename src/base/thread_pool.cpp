@@ -68,8 +68,7 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-/// Another thread may own the pool than made it: a model is loaded by one and computes on another.
-void ThreadPool::bind_owner() {
+void ThreadPool::bind_owner() const {
   thread_local uint64_t bound_to = 0;
   if (cpus_.empty() || bound_to == id_) return;
   bound_to = id_;
@@ -104,7 +103,6 @@ void ThreadPool::work(int thread) {
 
 void ThreadPool::run(int64_t num_chunks, Function function, const void* context) {
   const ScopedFlushToZero flush;
-  bind_owner();
   if (num_threads_ == 1 || num_chunks <= 1) {
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) function(context, chunk, 0);
     return;

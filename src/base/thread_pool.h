@@ -27,14 +27,17 @@ class ScopedFlushToZero {
 /// Owns num_threads - 1 workers. Thread rule: parallel_for from one thread at a time; no nesting.
 class ThreadPool {
  public:
-  /// `cpus`: all compute threads, the owner as well from its first parallel_for on, may run on these only;
-  /// empty = wherever the process may.
+  /// `cpus`: the workers may run on these only; empty = wherever the process may.
   explicit ThreadPool(int num_threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+
+  /// Puts the calling thread onto the pool's CPUs too, if there are any. For the thread that computes most of
+  /// its life; one that owns the pool for a moment stays where it is. Cheap when it was called before.
+  void bind_owner() const;
 
   /// Calls body(chunk_index, thread_index) once for each chunk in [0, num_chunks); returns when all are done.
   /// Chunks are handed out dynamically, so results must not depend on which thread runs which chunk.
@@ -56,7 +59,6 @@ class ThreadPool {
   void work(int thread);
   void wait_until_done(int64_t num_chunks);
   void worker_main(int thread);
-  void bind_owner();
 
   int num_threads_;
   std::vector<int> cpus_;
