@@ -174,14 +174,20 @@ Json times_json(const Times& times) {
 }
 
 /// A row with the least time that its bytes and operations allow on this machine.
-Json row_json(const Row& row, const Ceilings& ceilings, Peak peak) {
+/// The share is the median over the rounds, each with its own ceilings: then it does not matter whether the
+/// machine's load changes between them.
+Json row_json(const Row& row, const CeilingSampler& sampler, Peak peak) {
+  const Ceilings ceilings = sampler.result();
   const auto calls = static_cast<double>(row.alone.calls.size());
   const double bytes = row.work.bytes / calls, operations = row.work.operations / calls;
   const double seconds = median_of(row.alone.calls);
   const double bytes_s = bytes / ceilings.read.value;
   const double rate = ceilings.peak(peak).value;
   const double operations_s = rate > 0 ? operations / rate : 0;
-  const double limit = std::max(bytes_s, operations_s);
+  std::vector<double> shares;
+  for (size_t round = 0; round < row.alone.rounds.size(); ++round) {
+    shares.push_back(sampler.limit_seconds(round, bytes, operations, peak) / row.alone.rounds[round]);
+  }
   Json json = {{"tokens", row.tokens}};
   json.update(times_json(row.alone));
   if (row.work.experts > 0) json["experts"] = static_cast<double>(row.work.experts) / calls;
@@ -192,7 +198,7 @@ Json row_json(const Row& row, const Ceilings& ceilings, Peak peak) {
                {"us_of_bytes", bytes_s * 1e6},
                {"us_of_operations", operations_s * 1e6},
                {"limit", bytes_s >= operations_s ? "bytes" : "operations"},
-               {"share_of_limit", limit / seconds}});
+               {"share_of_limit", median_of(std::move(shares))}});
   if (row.beside.calls.empty()) return json;
   Json beside = times_json(row.beside);
   beside["slowdown"] = beside["us_median"].get<double>() / json["us_median"].get<double>();
@@ -297,7 +303,7 @@ Status run_bench_op(const BenchOpOptions& options) {
     report["shared_expert"] = options.shared_expert;
   }
   if (options.op == "attention" || options.op == "indexer") report["context"] = options.context;
-  for (const Row& row : measurement.rows()) report["rows"].push_back(row_json(row, measured, peak));
+  for (const Row& row : measurement.rows()) report["rows"].push_back(row_json(row, ceilings, peak));
   if (options.as_json) {
     fmt::print("{}\n", report.dump(2));
   } else {

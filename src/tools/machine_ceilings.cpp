@@ -294,6 +294,11 @@ void CeilingSampler::sample(ThreadPool& pool) {
   }
 }
 
+double CeilingSampler::limit_seconds(size_t index, double bytes, double operations, Peak peak) const {
+  const auto& rates = peaks_[static_cast<size_t>(peak)];
+  return std::max(bytes / read_.at(index), rates.empty() ? 0.0 : operations / rates.at(index));
+}
+
 Ceilings CeilingSampler::result() const {
   Ceilings result;
   result.read = rate_of(read_);

@@ -75,6 +75,10 @@ class CeilingSampler {
 
   void sample(ThreadPool& pool);
 
+  /// Seconds that so much work takes at least, by the rates of sample number `index`; only bytes count if the
+  /// CPU has no such unit.
+  double limit_seconds(size_t index, double bytes, double operations, Peak peak) const;
+
   /// Medians of the samples so far.
   Ceilings result() const;
 
