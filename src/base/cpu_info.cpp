@@ -3,7 +3,6 @@
 
 #include <cpuid.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,8 @@
 #include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "base/affinity.h"
 
 namespace rorqual {
 namespace {
@@ -107,22 +108,6 @@ int64_t cache_bytes(int level) {
     return *value << shift;
   }
   return 0;
-}
-
-std::vector<int> affinity_cpus() {
-  constexpr int kMaxCpus = 8192;
-  std::vector<int> cpus;
-  cpu_set_t* set = CPU_ALLOC(kMaxCpus);
-  if (set == nullptr) return cpus;
-  const size_t size = CPU_ALLOC_SIZE(kMaxCpus);
-  CPU_ZERO_S(size, set);
-  if (::sched_getaffinity(0, size, set) == 0) {
-    for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
-      if (CPU_ISSET_S(static_cast<size_t>(cpu), size, set)) cpus.push_back(cpu);
-    }
-  }
-  CPU_FREE(set);
-  return cpus;
 }
 
 /// Distinct physical cores behind `cpus`. A CPU whose topology is hidden counts as a core of its own.
@@ -240,7 +225,7 @@ const CpuInfo& cpu_info() {
     std::vector<int> all(static_cast<size_t>(result.logical_cpus));
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
     result.physical_cores = count_cores(all);
-    const std::vector<int> usable = affinity_cpus();
+    const std::vector<int> usable = thread_cpus();
     result.usable_cpus = usable.empty() ? result.logical_cpus : static_cast<int>(usable.size());
     result.usable_cores = usable.empty() ? result.physical_cores : count_cores(usable);
     result.cgroup_cpus = read_cgroup_limits("/").cpus;

@@ -20,7 +20,8 @@ std::vector<CommandSpec> make_commands() {
                     kl_corpus_command,   kl_capture_command,    kl_panel_command,      kl_agree_command,
                     kl_compare_command,  kl_gate_command,       kl_table_command,      kl_report_command,
                     plan_command,        bench_context_command, bench_latency_command, bench_serve_command,
-                    bench_agent_command, doctor_command,        completion_command,    version_command}) {
+                    bench_agent_command, bench_op_command,      bench_compare_command, doctor_command,
+                    completion_command,  version_command}) {
     all.push_back(make());
   }
   for (auto& command : all) {

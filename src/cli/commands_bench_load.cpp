@@ -214,16 +214,6 @@ Options report_options() {
       text_option("label", "report", "config column of the CSV; default: the model", "NAME")};
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 Result<tools::LoadGates> gates_of(const std::string& text) {
   tools::LoadGates gates;
   if (text == "all") return gates;
@@ -231,7 +221,7 @@ Result<tools::LoadGates> gates_of(const std::string& text) {
   if (text == "none") return gates;
   bool* const places[] = {&gates.errors,      &gates.lengths,     &gates.counters,
                           &gates.prefix_hits, &gates.preemptions, &gates.drain};
-  for (const std::string& name : split(text)) {
+  for (const std::string& name : split_list(text)) {
     const auto* const found = std::find(std::begin(kGates), std::end(kGates), name);
     if (found == std::end(kGates)) {
       return Error(Code::invalid_argument, fmt::format("--gates: got '{}'", name),
@@ -240,22 +230,6 @@ Result<tools::LoadGates> gates_of(const std::string& text) {
     *places[found - std::begin(kGates)] = true;
   }
   return gates;
-}
-
-Result<std::vector<int64_t>> streams_of(const std::string& text) {
-  constexpr int64_t kMostStreams = 4096;
-  std::vector<int64_t> streams;
-  for (const std::string& part : split(text)) {
-    const auto number = parse_size(part);
-    if (!number || *number < 1 || *number > kMostStreams) {
-      return Error(Code::invalid_argument,
-                   fmt::format("--streams: got '{}', expected numbers 1 to {}", text, kMostStreams),
-                   "--streams 1,8,32");
-    }
-    streams.push_back(*number);
-  }
-  if (streams.empty()) return Error(Code::invalid_argument, "--streams: got nothing", "--streams 1,8,32");
-  return streams;
 }
 
 /// MODEL, --url and what is said of either.
@@ -299,7 +273,7 @@ void read_requests(const Values& values, tools::BenchServeOptions& options) {
 Status bench_serve(const Values& values) {
   tools::BenchServeOptions options;
   RORQUAL_TRY(read_target(values, options));
-  RORQUAL_TRY_ASSIGN(options.streams, streams_of(values.text("streams")));
+  RORQUAL_TRY_ASSIGN(options.streams, parse_numbers("streams", values.text("streams"), 4096));
   read_load(values, options);
   read_requests(values, options);
   options.has_counters = values.flag("counters");

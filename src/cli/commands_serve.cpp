@@ -161,7 +161,12 @@ Options time_options() {
        .value_name = "SECONDS",
        .default_value = "3600",
        .min = 0,
-       .max = 1e6}};
+       .max = 1e6},
+      {.name = "cpu-isolation",
+       .kind = OptionKind::flag,
+       .group = "compute",
+       .help =
+           "compute threads on cores of their own, all others elsewhere; needs --threads below the cores"}};
 }
 
 Options engine_choice() {
@@ -247,6 +252,7 @@ Status serve(const Values& values) {
   options.engine.max_num_queued_tokens = values.number("max-num-queued-tokens").value_or(0);
   options.engine.max_queue_wait_s = values.real("max-queue-wait");
   options.engine.step_timeout_s = values.real("step-timeout");
+  options.isolates_cpus = values.flag("cpu-isolation");
   RORQUAL_TRY_ASSIGN(options.reuse, reuse_values(values, options.engine));
   options.engine_name = values.text("engine");
   options.upstream_api_key = values.text("upstream-api-key");

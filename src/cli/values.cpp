@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -96,6 +98,32 @@ std::optional<bool> parse_switch(std::string_view text) {
     if (lower == word) return false;
   }
   return std::nullopt;
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+Result<std::vector<int64_t>> parse_numbers(std::string_view option, std::string_view text, int64_t most) {
+  const std::string example = fmt::format("--{} 1,8,32", option);
+  std::vector<int64_t> numbers;
+  for (const std::string& part : split_list(text)) {
+    const auto number = parse_size(part);
+    if (!number || *number < 1 || *number > most) {
+      return Error(Code::invalid_argument,
+                   fmt::format("--{}: got '{}', expected numbers 1 to {}", option, text, most), example);
+    }
+    numbers.push_back(*number);
+  }
+  if (numbers.empty())
+    return Error(Code::invalid_argument, fmt::format("--{}: got nothing", option), example);
+  return numbers;
 }
 
 }  // namespace rorqual::cli

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/option.h"
 
 namespace rorqual::cli {
@@ -65,5 +66,11 @@ std::optional<bool> parse_switch(std::string_view text);
 /// Nothing unless all of `text` is one number.
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_real(std::string_view text);
+
+/// The parts between commas, empty ones left out.
+std::vector<std::string> split_list(std::string_view text);
+
+/// "1,8,32": at least one number, each from 1 to `most`. Errors: invalid_argument with the option's name.
+Result<std::vector<int64_t>> parse_numbers(std::string_view option, std::string_view text, int64_t most);
 
 }  // namespace rorqual::cli

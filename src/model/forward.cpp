@@ -578,6 +578,7 @@ Status Model::forward(std::span<const StepSlice> slices, std::span<float> logits
   const ScopedFlushToZero flush;
   RORQUAL_TRY(check_slices(slices));
   if (slices.empty()) return Ok{};
+  threads_.bind_owner();
   int64_t wanted = 0;
   for (const StepSlice& slice : slices) wanted += static_cast<int64_t>(slice.logit_offsets.size());
   RORQUAL_CHECK(wanted == 0 || static_cast<int64_t>(logits.size()) == wanted * config_.vocab_size);

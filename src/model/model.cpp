@@ -34,7 +34,7 @@ PoolSizes pool_sizes(const CacheLayout& layout, const ModelOptions& options) {
 }  // namespace
 
 Model::Model(Config config, ModelOptions options)
-    : config_(std::move(config)), options_(options), threads_(options.num_threads) {
+    : config_(std::move(config)), options_(options), threads_(options.num_threads, options.compute_cpus) {
   context_.pool = &threads_;
   context_.scratch = &scratch_;
   context_.numerics = options_.numerics;

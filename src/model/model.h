@@ -26,6 +26,7 @@ namespace rorqual::model {
 struct ModelOptions {
   kernels::Numerics numerics = kernels::Numerics::reference;
   int num_threads = 1;
+  std::vector<int> compute_cpus;  // that the compute threads keep to; empty = wherever the process may
   const kernels::KernelTable* kernels = nullptr;  // null = the best this machine has
   bool engram_on_disk = false;
   bool with_drafts = true;

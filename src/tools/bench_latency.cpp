@@ -23,12 +23,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<double> load_average() {
-  std::vector<double> loads(3, 0.0);
-  if (getloadavg(loads.data(), 3) != 3) loads.clear();
-  return loads;
-}
-
 /// Sequences of random tokens through the model: all prompts, then one token each per step.
 class Workload {
  public:
@@ -268,9 +262,11 @@ Status measure(model::Model& model, const BenchLatencyOptions& options, plan::Ma
   measured.rss_peak_bytes = peak_resident_bytes();
   RORQUAL_TRY_ASSIGN(const auto* table, find_kernels(options.open.kernels));
   ThreadPool pool(machine.threads);
+  const auto probe = ReadProbe::create(pool, ReadProbe::default_bytes());
   std::vector<RateSample> samples;
   for (int i = 0; i < options.repeats; ++i) {
-    RORQUAL_TRY_ASSIGN(auto sample, sample_rates(pool, *table, model.options().numerics));
+    RORQUAL_TRY_ASSIGN(auto sample,
+                       sample_rates(pool, probe.ok() ? &*probe : nullptr, *table, model.options().numerics));
     samples.push_back(std::move(sample));
     RORQUAL_TRY_ASSIGN(const auto times, workload.run());
     measured.prefill.push_back(static_cast<double>(options.batch * options.prompt_tokens) / times.prefill_s);

@@ -48,6 +48,12 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::vector<double> load_average() {
+  std::vector<double> loads(3, 0.0);
+  if (getloadavg(loads.data(), 3) != 3) loads.clear();
+  return loads;
+}
+
 int64_t resident_bytes() {
   return status_bytes("VmRSS");
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/model.h"
@@ -44,6 +45,9 @@ class RandomTokens {
 
 /// Of a steady clock.
 double seconds_now();
+
+/// Of one, five and fifteen minutes; empty if the system does not say.
+std::vector<double> load_average();
 
 /// Resident memory of this process, now and at most so far; 0 if the system does not say.
 int64_t resident_bytes();

@@ -21,6 +21,7 @@
 #include "kernels/kernels.h"
 #include "tools/disk_measure.h"
 #include "tools/kernel_self_test.h"
+#include "tools/machine_ceilings.h"
 #include "tools/machine_measure.h"
 #include "tools/measured_machine.h"
 #include "tools/version.h"
@@ -170,6 +171,23 @@ Json gpus_json() {
   return {{"names", gpus.names}, {"link_bytes_per_second", nullptr}, {"note", gpus.note}};
 }
 
+/// Operations per second of each unit; null where this CPU has none.
+Json peaks_json(ThreadPool& pool) {
+  auto rows = Json::array();
+  for (int i = 0; i < kNumPeaks; ++i) {
+    const Peak peak = static_cast<Peak>(i);
+    std::vector<double> samples;
+    for (int sample = 0; sample < kMeasureRepeats; ++sample) {
+      const double rate = sample_peak(pool, peak);
+      if (rate > 0) samples.push_back(rate);
+    }
+    rows.push_back({{"unit", peak_name(peak)},
+                    {"instructions", peak_instructions(peak)},
+                    {"operations_per_second", rate_json(rate_of(std::move(samples)))}});
+  }
+  return rows;
+}
+
 Result<Json> measure_json(int threads, const std::string& disk) {
   int samples = 0;
   RORQUAL_TRY_ASSIGN(const plan::Machine machine,
@@ -179,7 +197,7 @@ Result<Json> measure_json(int threads, const std::string& disk) {
               {"repeats", samples},
               {"read_bytes_per_second", rate_json(machine.ram_read)},
               {"numa_nodes", nodes_json()},
-              {"fma_operations_per_second", rate_json(measure_fma_rate(pool))},
+              {"peaks", peaks_json(pool)},
               {"kernels", kernel_rates_json(machine)},
               {"stages", stage_rates_json(machine)},
               {"disk", disk_json(pool, disk)},
@@ -251,8 +269,12 @@ void print_measures(const Json& measure) {
     fmt::print("; node {} {}", node["node"].get<int>(),
                rate_text(node["read_bytes_per_second"], 1e9, "GB/s"));
   }
-  fmt::print("\n  arith.  F32 fused multiply-add {}\n",
-             rate_text(measure["fma_operations_per_second"], 1e9, "GFLOP/s"));
+  fmt::print("\n");
+  for (const auto& row : measure["peaks"]) {
+    if (row["operations_per_second"]["value"].is_null()) continue;
+    fmt::print("  arith.  {} {} ({})\n", row["unit"].get<std::string>(),
+               rate_text(row["operations_per_second"], 1e9, "GOP/s"), row["instructions"].get<std::string>());
+  }
   for (const auto& row : measure["kernels"]) {
     fmt::print("  {:<7} 1 row {}; 4 rows {}; many rows {}\n", row["weights"].get<std::string>(),
                rate_text(row["one_row_bytes_per_second"], 1e9, "GB/s"),

@@ -14,6 +14,7 @@
 #include "model/config.h"
 #include "tensor/buffer.h"
 #include "tools/machine_measure.h"
+#include "tools/synthetic_operands.h"
 
 namespace rorqual::tools {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 constexpr int64_t kMatrixRows = 3 * 2304, kMatrixCols = 5120;
 constexpr int64_t kFewRows = 4, kManyRows = 48;  // 48: rows that share one pass over the weights
 constexpr int64_t kStageRows = 64;
+constexpr uint64_t kSeed = 7;
 constexpr int64_t kLeastWeightBytes = int64_t{256} << 20;
 constexpr int64_t kPatternPage = 1 << 20;
 constexpr uint8_t kUnitScale = 120;  // E8M0: 2^-7
@@ -200,185 +202,30 @@ Result<std::vector<plan::KernelRate>> measure_kernel_rates(ThreadPool& pool,
 // ------------------------------------------------------------------------------------------------ boundary
 namespace {
 
-/// Buffers and arguments of a sublayer boundary with everything on: post, mixes, collapse, norm.
-struct BoundaryBench {
-  const model::Config& config = model::release_config();
-  int64_t rows = 1;
-  tensor::Buffer fn;
-  int64_t fn_bytes = 0, fn_count = 0, next = 0;
-  std::vector<float> streams, y, pre, post, comb, next_pre, next_post, next_comb, norm, x, base, scale;
-
-  void prepare() {
-    const int64_t d = config.hidden_size, n = config.hc_mult;
-    const auto size = [](int64_t count) { return static_cast<size_t>(count); };
-    streams.assign(size(rows * n * d), 0.25F);
-    y.assign(size(rows * d), 0.25F);
-    pre.assign(size(rows * n), 0.25F);
-    post.assign(size(rows * n), 0.25F);
-    comb.assign(size(rows * n * n), 0.25F);
-    next_pre = pre, next_post = post, next_comb = comb;
-    norm.assign(size(d), 1.0F);
-    x = y;
-    base.assign(size((2 + n) * n), 0.0F);
-    scale.assign(3, 1.0F);
-  }
-
-  kernels::BoundaryArgs args(kernels::HyperWeights& hyper) {
-    hyper.fn = {.format = kernels::WeightFormat::f32,
-                .rows = (2 + config.hc_mult) * config.hc_mult,
-                .cols = config.hc_mult * config.hidden_size,
-                .data = fn.data() + next * fn_bytes};
-    next = (next + 1) % fn_count;
-    hyper.base = base.data();
-    hyper.scale = scale.data();
-    kernels::BoundaryArgs args;
-    args.num_rows = rows;
-    args.d_model = config.hidden_size;
-    args.num_streams = config.hc_mult;
-    args.norm_eps = args.hc_eps = 1e-6F;
-    args.sinkhorn_iters = static_cast<int>(config.hc_sinkhorn_iters);
-    args.streams = streams.data();
-    args.y = y.data();
-    args.post = post.data();
-    args.comb = comb.data();
-    args.hyper = &hyper;
-    args.next_pre = next_pre.data();
-    args.next_post = next_post.data();
-    args.next_comb = next_comb.data();
-    args.pre_mix = pre.data();
-    args.norm_weight = norm.data();
-    args.x = x.data();
-    return args;
-  }
-};
-
 Result<plan::StageRate> measure_boundary(ThreadPool& pool, const KernelRateOptions& options) {
   constexpr int64_t kMatrices = 32;  // 84 MB: more than most caches hold, as between two layers of a step
-  BoundaryBench bench;
-  const auto& config = bench.config;
-  bench.fn_bytes = kernels::packed_data_bytes(
-      kernels::WeightFormat::f32, (2 + config.hc_mult) * config.hc_mult, config.hc_mult * config.hidden_size);
-  bench.fn_count = kMatrices;
-  RORQUAL_TRY_ASSIGN(bench.fn, allocate_pattern(pool, bench.fn_bytes * kMatrices));
+  const auto& config = model::release_config();
+  MatrixSet fn(kernels::WeightFormat::f32, (2 + config.hc_mult) * config.hc_mult,
+               config.hc_mult * config.hidden_size, kMatrices);
+  RORQUAL_TRY(fn.allocate(pool, kSeed));
+  BoundaryOperands operands(config);
+  FastRandom random(kSeed);
   kernels::Scratch scratch;
   kernels::Context ctx{&pool, &scratch, options.numerics};
+  int64_t next = 0;
   const auto measure = [&](int64_t rows) {
-    bench.rows = rows;
-    bench.prepare();
+    operands.prepare(rows, random);
     return rate_of(sample(options, static_cast<double>(rows), [&] {
       kernels::HyperWeights hyper;
-      options.kernels->boundary(ctx, bench.args(hyper));
+      options.kernels->boundary(ctx, operands.args(hyper, fn.at(next)));
+      next = (next + 1) % kMatrices;
     }));
   };
   return plan::StageRate{.stage = "boundary", .one_row = measure(1), .many_rows = measure(kStageRows)};
 }
 
 // ------------------------------------------------------------------------------------------------ attention
-constexpr int64_t kPageEntries = 64;
-constexpr int64_t kWindowPages = 4;
 constexpr int64_t kContext = 16384;  // entries that exist; positions of the rows lie behind it
-
-/// One sequence of `rows` rows after a long context, with caches of zeros.
-struct AttentionBench {
-  const model::Config& config = model::release_config();
-  kernels::CacheFormat format;
-  int64_t rows = 1;
-  tensor::Buffer window, records, kv, index;
-  std::vector<std::byte*> kv_pages, index_pages, window_pages;
-  std::vector<int32_t> token_ids, sequence_of_row, selected, selected_count;
-  std::vector<int64_t> positions;
-  std::vector<uint8_t> is_image;
-  std::vector<kernels::SequenceRows> sequences;
-  std::vector<kernels::WindowCache> windows;
-  std::vector<kernels::CompressedCache> caches;
-  std::vector<float> q, out, cos, sin, sink, qr, x;
-  kernels::StepPlan plan;
-
-  Status allocate(kernels::Numerics numerics) {
-    format = {.numerics = numerics, .head_dim = config.head_dim, .index_dim = config.index_head_dim};
-    const int64_t entries = kContext + kStageRows;
-    const int64_t num_pages = entries / kPageEntries + 1;
-    // The newest positions of any context in a few pages of their own; older ones are never looked at.
-    const int64_t window_page_bytes = kernels::kWindowPageTokens * format.window_bytes();
-    RORQUAL_TRY_ASSIGN(window, tensor::Buffer::allocate(kWindowPages * window_page_bytes));
-    for (int64_t page = 0; page <= kContext / kernels::kWindowPageTokens; ++page) {
-      window_pages.push_back(window.data() + page % kWindowPages * window_page_bytes);
-    }
-    RORQUAL_TRY_ASSIGN(records, tensor::Buffer::allocate(kStageRows * format.window_bytes()));
-    RORQUAL_TRY_ASSIGN(kv, tensor::Buffer::allocate(num_pages * kPageEntries * format.compressed_bytes()));
-    RORQUAL_TRY_ASSIGN(index, tensor::Buffer::allocate(num_pages * kPageEntries * format.index_bytes()));
-    for (int64_t page = 0; page < num_pages; ++page) {
-      kv_pages.push_back(kv.data() + page * kPageEntries * format.compressed_bytes());
-      index_pages.push_back(index.data() + page * kPageEntries * format.index_bytes());
-    }
-    windows = {{.pages = window_pages.data()}};
-    caches = {{.page_entries = kPageEntries, .kv_pages = kv_pages.data(), .index_pages = index_pages.data()}};
-    return Ok();
-  }
-
-  void prepare(int64_t num_rows, int64_t context) {
-    rows = num_rows;
-    const auto count = static_cast<size_t>(rows);
-    token_ids.assign(count, 0);
-    is_image.assign(count, 0);
-    sequence_of_row.assign(count, 0);
-    positions.resize(count);
-    for (size_t i = 0; i < count; ++i) positions[i] = context + static_cast<int64_t>(i);
-    sequences = {
-        {.row_begin = 0, .row_count = static_cast<int32_t>(rows), .start = context, .window_begin = 0}};
-    plan = {.num_rows = static_cast<int32_t>(rows),
-            .token_ids = token_ids,
-            .positions = positions,
-            .is_image = is_image,
-            .sequence_of_row = sequence_of_row,
-            .sequences = sequences};
-    const auto width = static_cast<size_t>(config.num_attention_heads * config.head_dim);
-    q.assign(count * width, 0.25F);
-    out.assign(count * width, 0.0F);
-    cos.assign(count * static_cast<size_t>(config.qk_rope_head_dim / 2), 1.0F);
-    sin.assign(cos.size(), 0.0F);
-    sink.assign(static_cast<size_t>(config.num_attention_heads), 0.0F);
-    qr.assign(count * static_cast<size_t>(config.q_lora_rank), 0.25F);
-    x.assign(count * static_cast<size_t>(config.hidden_size), 0.25F);
-    selected.resize(count * static_cast<size_t>(config.index_topk));
-    for (size_t i = 0; i < selected.size(); ++i) {
-      selected[i] = static_cast<int32_t>(i % static_cast<size_t>(config.index_topk) * 16);
-    }
-    selected_count.assign(count, static_cast<int32_t>(config.index_topk));
-  }
-
-  kernels::AttentionShape shape() const {
-    return {.d_model = config.hidden_size,
-            .num_heads = config.num_attention_heads,
-            .head_dim = config.head_dim,
-            .rope_dim = config.qk_rope_head_dim,
-            .q_lora_rank = config.q_lora_rank,
-            .o_groups = config.o_groups,
-            .o_lora_rank = config.o_lora_rank,
-            .window = config.sliding_window,
-            .norm_eps = 1e-6F};
-  }
-
-  kernels::AttendArgs attend_args(bool with_selected) {
-    kernels::AttendArgs args;
-    args.plan = &plan;
-    args.shape = shape();
-    args.format = format;
-    args.attn_sink = sink.data();
-    args.q = q.data();
-    args.window_records = records.data();
-    args.windows = windows;
-    args.angles = {cos.data(), sin.data()};
-    args.out = out.data();
-    if (with_selected) {
-      args.compressed = caches;
-      args.selected = selected.data();
-      args.selected_count = selected_count.data();
-      args.selected_stride = config.index_topk;
-    }
-    return args;
-  }
-};
 
 /// Units per second of what `large` does beyond `small`, from the medians of both in calls per second.
 plan::Rate difference(const plan::Rate& large, const plan::Rate& small, double units) {
@@ -388,32 +235,35 @@ plan::Rate difference(const plan::Rate& large, const plan::Rate& small, double u
   return {.value = units / seconds, .spread = std::min(error, 1.0), .measured = true};
 }
 
-void measure_attend(kernels::Context& ctx, const KernelRateOptions& options, AttentionBench& bench,
+void measure_attend(kernels::Context& ctx, const KernelRateOptions& options, AttentionOperands& operands,
                     std::vector<plan::StageRate>& rates) {
   plan::StageRate window{.stage = "attend", .one_row = {}, .many_rows = {}};
   plan::StageRate slot{.stage = "attend_slot", .one_row = {}, .many_rows = {}};
+  FastRandom random(kSeed);
   for (const int64_t rows : {int64_t{1}, kStageRows}) {
-    bench.prepare(rows, kContext / 2);
+    operands.prepare(rows, kContext / 2, random);
     const auto measure = [&](bool with_selected) {
       return rate_of(
-          sample(options, 1, [&] { options.kernels->attend(ctx, bench.attend_args(with_selected)); }));
+          sample(options, 1, [&] { options.kernels->attend(ctx, operands.attend_args(with_selected)); }));
     };
     const plan::Rate small = measure(false), large = measure(true);
     plan::Rate per_row = small;
     per_row.value *= static_cast<double>(rows);
     (rows == 1 ? window.one_row : window.many_rows) = per_row;
     (rows == 1 ? slot.one_row : slot.many_rows) =
-        difference(large, small, static_cast<double>(rows * bench.config.index_topk));
+        difference(large, small, static_cast<double>(rows * operands.num_selected()));
   }
   rates.push_back(window);
   rates.push_back(slot);
 }
 
 /// Keys scored per second, from two contexts: what does not grow with the keys cancels.
-plan::StageRate measure_index(kernels::Context& ctx, const KernelRateOptions& options, AttentionBench& bench,
-                              const tensor::Buffer& weights, const std::vector<uint8_t>& scales) {
+plan::StageRate measure_index(kernels::Context& ctx, const KernelRateOptions& options,
+                              AttentionOperands& operands, const tensor::Buffer& weights,
+                              const std::vector<uint8_t>& scales) {
   constexpr int64_t kNear = 2048;
-  const auto& config = bench.config;
+  const auto& config = model::release_config();
+  FastRandom random(kSeed);
   kernels::IndexWeights index;
   index.wq_b = {.format = kernels::WeightFormat::fp8_block32,
                 .rows = config.index_n_heads * config.index_head_dim,
@@ -427,20 +277,8 @@ plan::StageRate measure_index(kernels::Context& ctx, const KernelRateOptions& op
   plan::StageRate rate{.stage = "index_key", .one_row = {}, .many_rows = {}};
   for (const int64_t rows : {int64_t{1}, kStageRows}) {
     const auto measure = [&](int64_t context) {
-      bench.prepare(rows, context);
-      kernels::IndexArgs args;
-      args.plan = &bench.plan;
-      args.shape = bench.shape();
-      args.format = bench.format;
-      args.num_index_heads = config.index_n_heads;
-      args.index_topk = config.index_topk;
-      args.weights = &index;
-      args.angles = {bench.cos.data(), bench.sin.data()};
-      args.x = bench.x.data();
-      args.qr = bench.qr.data();
-      args.caches = bench.caches;
-      args.selected = bench.selected.data();
-      args.selected_count = bench.selected_count.data();
+      operands.prepare(rows, context, random);
+      const kernels::IndexArgs args = operands.index_args(index);
       return rate_of(sample(options, 1, [&] { options.kernels->index_select(ctx, args); }));
     };
     const plan::Rate near = measure(kNear), far = measure(kContext);
@@ -518,10 +356,10 @@ Result<std::vector<plan::StageRate>> measure_stage_rates(ThreadPool& pool, const
   RORQUAL_TRY_ASSIGN(const auto weights, allocate_pattern(pool, int64_t{8} << 20));
   const std::vector<uint8_t> scales(size_t{1} << 20, kUnitScale);
   {
-    AttentionBench bench;
-    RORQUAL_TRY(bench.allocate(options.numerics));
-    measure_attend(ctx, options, bench, rates);
-    rates.push_back(measure_index(ctx, options, bench, weights, scales));
+    AttentionOperands operands(model::release_config(), kContext, kStageRows);
+    RORQUAL_TRY(operands.allocate(pool, options.numerics));
+    measure_attend(ctx, options, operands, rates);
+    rates.push_back(measure_index(ctx, options, operands, weights, scales));
   }
   RORQUAL_TRY_ASSIGN(const auto layer_row, measure_layer_row(ctx, options, weights, scales));
   rates.push_back(layer_row);

@@ -14,6 +14,7 @@
 
 #include "tools/disk_measure.h"
 #include "tools/kernel_rates.h"
+#include "tools/machine_ceilings.h"
 #include "tools/measured_machine.h"
 
 namespace rorqual::tools {
@@ -44,6 +45,25 @@ TEST(ReadBandwidth, IsPositiveOnAnySize) {
   ThreadPool pool(2);
   EXPECT_GT(measure_read_bandwidth(pool, int64_t{16} << 20, 3).value, 0);
   EXPECT_GT(measure_read_bandwidth(pool, 1, 1).value, 0);  // one chunk
+}
+
+TEST(Ceilings, KnowEveryUnitThatTheCpuHas) {
+  ThreadPool pool(2);
+  auto sampler = CeilingSampler::create(pool, int64_t{16} << 20);
+  ASSERT_TRUE(sampler.ok());
+  for (int i = 0; i < 3; ++i) sampler->sample(pool);
+  const Ceilings ceilings = sampler->result();
+  EXPECT_GT(ceilings.read.value, 0);
+  EXPECT_EQ(ceilings.read_bytes, int64_t{16} << 20);
+  std::set<std::string> names;
+  for (int i = 0; i < kNumPeaks; ++i) {
+    const auto peak = static_cast<Peak>(i);
+    names.insert(peak_name(peak));
+    EXPECT_EQ(ceilings.peak(peak).value > 0, std::string(peak_instructions(peak)) != "") << peak_name(peak);
+  }
+  EXPECT_EQ(names.size(), static_cast<size_t>(kNumPeaks));
+  EXPECT_GT(ceilings.peak(Peak::f32_fma).value, 0);  // AVX2 and FMA are the program's floor
+  EXPECT_GT(ceilings.peak(Peak::int8_dot).value, 0);
 }
 
 TEST(NodeBandwidth, IsEmptyOrCountsEveryNodeOnce) {

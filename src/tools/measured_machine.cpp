@@ -17,7 +17,6 @@ namespace rorqual::tools {
 namespace {
 
 constexpr double kSampleSeconds = 0.02;
-constexpr int64_t kReadBytes = int64_t{512} << 20;
 constexpr double kLoneSpread = 0.5;               // of one sample: nothing says how far it is off
 constexpr std::chrono::seconds kMeasureLimit{6};  // no further sample after that
 
@@ -37,7 +36,7 @@ plan::Rate median_of(const std::vector<RateSample>& samples, const Get& get) {
 
 }  // namespace
 
-Result<RateSample> sample_rates(ThreadPool& pool, const kernels::KernelTable& table,
+Result<RateSample> sample_rates(ThreadPool& pool, const ReadProbe* probe, const kernels::KernelTable& table,
                                 kernels::Numerics numerics) {
   KernelRateOptions options;
   options.kernels = &table;
@@ -48,7 +47,7 @@ Result<RateSample> sample_rates(ThreadPool& pool, const kernels::KernelTable& ta
   // Larger than the caches, but never more than an eighth of what is free.
   const int64_t room = memory_info().available_bytes / 8;
   options.weight_bytes = std::min(room, std::max<int64_t>(int64_t{256} << 20, 2 * cpu_info().l3_bytes));
-  sample.ram_read = measure_read_bandwidth(pool, std::min(room, kReadBytes), 1);
+  if (probe != nullptr) sample.ram_read = rate_of({probe->sample(pool)});
   RORQUAL_TRY_ASSIGN(sample.kernels, measure_kernel_rates(pool, options));
   RORQUAL_TRY_ASSIGN(sample.stages, measure_stage_rates(pool, options));
   return sample;
@@ -88,12 +87,13 @@ Result<plan::Machine> measure_machine(const std::string& folder, int threads, ke
   plan::Machine machine = plan::this_machine(folder);
   if (threads > 0) machine.threads = threads;
   ThreadPool pool(machine.threads);
+  const auto probe = ReadProbe::create(pool, ReadProbe::default_bytes());
   std::vector<RateSample> samples;
   // Slow tiers get fewer samples, so that the whole stays bounded.
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kMeasureRepeats; ++i) {
     if (i > 0 && std::chrono::steady_clock::now() - start > kMeasureLimit) break;
-    RORQUAL_TRY_ASSIGN(auto sample, sample_rates(pool, *table, numerics));
+    RORQUAL_TRY_ASSIGN(auto sample, sample_rates(pool, probe.ok() ? &*probe : nullptr, *table, numerics));
     samples.push_back(std::move(sample));
   }
   apply_samples(machine, samples);

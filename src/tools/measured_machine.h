@@ -9,18 +9,20 @@
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
 #include "plan/machine.h"
+#include "tools/machine_ceilings.h"
 
 namespace rorqual::tools {
 
 /// One pass over memory, kernels and stages: about a second, one sample of each rate.
-/// Errors: out_of_memory.
 struct RateSample {
   plan::Rate ram_read;
   std::vector<plan::KernelRate> kernels;
   std::vector<plan::StageRate> stages;
 };
 
-Result<RateSample> sample_rates(ThreadPool& pool, const kernels::KernelTable& table,
+/// `probe` is memory to read from, made once for all samples; null leaves its rate unknown. Errors:
+/// out_of_memory.
+Result<RateSample> sample_rates(ThreadPool& pool, const ReadProbe* probe, const kernels::KernelTable& table,
                                 kernels::Numerics numerics);
 
 /// Medians of the samples, put into `machine`. At least one sample.

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/affinity.h"
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "kernels/kernels.h"
@@ -176,6 +177,7 @@ Result<std::unique_ptr<model::Model>> open_model(const OpenedSource& opened, con
   RORQUAL_TRY_ASSIGN(model_options.kernels, find_kernels(options.kernels));
   model_options.engram_on_disk = options.engram_placement == "disk";
   model_options.num_threads = options.threads > 0 ? options.threads : default_compute_threads(cpu_info());
+  model_options.compute_cpus = options.compute_cpus;
   model_options.with_drafts = options.with_drafts;
   model_options.switches = options.switches;
   const int64_t longest = config.max_position_embeddings;
@@ -317,8 +319,11 @@ Result<OpenedEngine> open_engine(const OpenOptions& options, const runtime::Engi
   chosen.max_model_len = plan.memory.settings.max_model_len;
   chosen.engram_placement = plan.memory.settings.engram_on_disk ? "disk" : "host";
   add_prefix_pages(plan, chosen);
+  const std::vector<int> cpus = thread_cpus();
   RORQUAL_TRY_ASSIGN(auto model, open_model(result.opened, chosen, progress));
   RORQUAL_TRY(run_first_step(*model, result.opened.name));
+  // This thread computed and stayed with the compute threads; those that the engine makes belong to the rest.
+  if (!options.compute_cpus.empty()) set_thread_cpus(cpus);
   result.host_bytes = model->weights().host_bytes();
   result.cache_tokens = (model->pages().pages_total(model::PageKind::block) - chosen.prefix_blocks) *
                         model->pages().page_tokens();

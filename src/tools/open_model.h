@@ -30,6 +30,7 @@ struct OpenOptions {
   std::string cpu_experts = "auto";       // auto | all; none or a number of layers is refused
   model::Switches switches;               // lossy ones; all off
   int threads = 0;                        // 0 = what this process may use
+  std::vector<int> compute_cpus;          // that compute threads keep to; empty = wherever the process may
   int64_t max_model_len = 0;              // 0 = the config's, at most 32768 (engines: and what fits)
   bool may_exceed_positions = true;  // engines: a context beyond the config's is a warning; false: an error
   int64_t max_num_seqs = 8;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/affinity.h"
 #include "base/cpu_info.h"
 #include "base/units.h"
 #include "plan/plan_text.h"
@@ -73,6 +74,20 @@ void print_banner(const ServeOptions& options) {
 
 void print_plan(const plan::Plan& plan) {
   for (const std::string& line : plan::start_lines(plan)) spdlog::info("plan   {}", line);
+}
+
+/// Keeps this thread, and all that it makes, off the cores that are left to the compute threads.
+void isolate_cpus(OpenOptions& open) {
+  const int threads = open.threads > 0 ? open.threads : default_compute_threads(cpu_info());
+  CpuDivision division = divide_cpus(thread_cpu_places(), threads);
+  if (division.compute.empty() || !set_thread_cpus(division.rest)) {
+    spdlog::warn("start  --cpu-isolation: no core beside those of {} compute threads; see --threads",
+                 threads);
+    return;
+  }
+  spdlog::info("start  {} compute threads on cores of their own, {} CPUs for the rest", threads,
+               division.rest.size());
+  open.compute_cpus = std::move(division.compute);
 }
 
 Result<OpenedEngine> open_chosen_engine(const ServeOptions& options, const model::LoadProgress& progress) {
@@ -142,10 +157,12 @@ bool wait_for_end(Shared& shared, const runtime::Engine& engine) {
 
 }  // namespace
 
-Status run_serve(const ServeOptions& options) {
+Status run_serve(const ServeOptions& chosen) {
+  ServeOptions options = chosen;
   LogOptions log = options.log;
   log.is_held = options.as_json && log.file.empty();
   RORQUAL_TRY(set_up_log(log));
+  if (options.isolates_cpus) isolate_cpus(options.open);
   Shared shared;
   SignalWait* waiting = nullptr;
   SignalWait signals(

@@ -20,8 +20,9 @@ struct ServeOptions {
   std::string upstream_api_key, upstream_model;  // of a URL
   server::ServerOptions server;
   LogOptions log;
-  bool as_json = false;       // a failure to start prints its JSON object alone: log lines wait until then
-  std::string given_options;  // "port=8001 …": what differs from the defaults, for the banner
+  bool isolates_cpus = false;  // compute threads on cores of their own, everything else on the others
+  bool as_json = false;        // a failure to start prints its JSON object alone: log lines wait until then
+  std::string given_options;   // "port=8001 …": what differs from the defaults, for the banner
 };
 
 /// Listens at once, answers /ready with 503 while the model loads, serves until SIGINT or SIGTERM. The first

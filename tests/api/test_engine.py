@@ -5,6 +5,7 @@ Each test names the report about another engine that it keeps away (docs/compat.
 
 import contextlib
 import json
+import os
 import random
 import re
 import tempfile
@@ -440,6 +441,21 @@ class StuckStep(EngineTest):
         self.program.wait(lambda: self.status("/ready") == 200, "it has ended")
         self.assertEqual(answers[0]["usage"]["completion_tokens"], 1)
         self.assertIsNone(self.program.process.poll(), "a slow step is no reason to end")
+
+
+class Isolation(unittest.TestCase):
+    def test_compute_threads_have_cpus_that_nothing_else_uses(self):
+        program = Program("--threads", 1, "--cpu-isolation")
+        self.addCleanup(program.stop)
+        if any("no core beside" in line for line in program.lines):
+            self.skipTest("this machine has one core only")
+        program.ask("/v1/completions", {"model": "rorqual-mini", "prompt": "a", "max_tokens": 2})
+        masks = [os.sched_getaffinity(int(task)) for task in os.listdir(f"/proc/{program.process.pid}/task")]
+        rest = max(masks, key=masks.count)
+        compute = [mask for mask in masks if mask != rest]
+        self.assertEqual(len(compute), 1, masks)  # the thread that runs the steps
+        self.assertEqual(len(compute[0]), 1)
+        self.assertFalse(compute[0] & rest)
 
 
 class QueuedTokens(EngineTest):

@@ -66,7 +66,10 @@ class DoctorMeasures(ProgramTest):
         measure = json.loads(result.stdout)["measure"]
         self.assertEqual(measure["threads"], 1)
         self.assertGreater(measure["read_bytes_per_second"]["value"], 0)
-        self.assertGreater(measure["fma_operations_per_second"]["value"], 0)
+        peaks = {row["unit"]: row["operations_per_second"]["value"] for row in measure["peaks"]}
+        self.assertEqual(list(peaks), ["f32_fma", "int8_dot", "int8_tile", "bf16_tile"])
+        self.assertGreater(peaks["f32_fma"], 0)
+        self.assertGreater(peaks["int8_dot"], 0)
         for row in measure["kernels"]:
             for key in ("one_row_bytes_per_second", "four_rows_madds_per_second", "many_rows_madds_per_second"):
                 self.assertGreater(row[key]["value"], 0, row["weights"])
