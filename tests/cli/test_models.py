@@ -41,7 +41,7 @@ class DamagedModels(ProgramTest):
         path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
     def test_a_wrong_path_is_not_found(self):
-        self.assert_error(run("serve", "/nonexistent/model", "--log-level", "off"), 3, "/nonexistent/model")
+        self.assert_error(run("serve", "--port", "0", "/nonexistent/model", "--log-level", "off"), 3, "/nonexistent/model")
         self.assert_error(run("inspect", "/nonexistent/model"), 3, "/nonexistent/model")
 
     def test_a_truncated_shard_names_file_and_missing_bytes(self):
@@ -120,7 +120,7 @@ class DamagedModels(ProgramTest):
     def test_an_empty_folder_is_no_model(self):
         empty = self.folder / "empty"
         empty.mkdir()
-        self.assertIn(run("serve", empty, "--log-level", "off").returncode, (3, 4))
+        self.assertIn(run("serve", empty, "--port", "0", "--log-level", "off").returncode, (3, 4))
 
     def test_a_pickle_in_the_folder_is_ignored(self):
         (self.model / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
