@@ -445,7 +445,8 @@ TEST(EngineCore, StepsAreCountedBySize) {
   EXPECT_EQ(stats.iteration_tokens_sum, 7);
 }
 
-/// Allows one token per position, the reply's length; tells when it is asked. Throws at `throws_at`.
+/// Allows one token per position, the reply's length, or everything; tells when it is asked. Throws at
+/// `throws_at`.
 class CountingConstraint final : public TokenConstraint {
  public:
   explicit CountingConstraint(const StepExecutor& executor) : executor_(executor) {}
@@ -453,12 +454,14 @@ class CountingConstraint final : public TokenConstraint {
   void mask(std::span<const int32_t> reply, std::span<uint32_t> mask) override {
     if (reply.size() == throws_at) throw std::runtime_error("no rule");
     asked_while_computing.push_back(!executor_.is_done());
+    if (allows_all) return;
     std::fill(mask.begin(), mask.end(), uint32_t{0});
     mask[reply.size() / 32] |= uint32_t{1} << (reply.size() % 32);
   }
 
   std::vector<bool> asked_while_computing;
   size_t throws_at = 1000;
+  bool allows_all = false;
 
  private:
   const StepExecutor& executor_;
@@ -466,11 +469,11 @@ class CountingConstraint final : public TokenConstraint {
 
 /// A core whose model computes after everything else that a step does at the same time.
 struct LateBench {
-  explicit LateBench(EngineOptions options = {}) {
+  explicit LateBench(FakeRunnerOptions fake = {}, EngineOptions options = {}) {
     auto inline_executor = std::make_unique<InlineExecutor>();
     inline_executor->is_late = true;
     executor = inline_executor.get();
-    bench.emplace(FakeRunnerOptions{}, options, std::move(inline_executor));
+    bench.emplace(fake, options, std::move(inline_executor));
     constraint = std::make_shared<CountingConstraint>(*executor);
   }
 
@@ -496,10 +499,14 @@ TEST(EngineCoreConstraint, PositionsBehindDraftsAskWhenTheyAreReached) {
   EngineOptions options;
   options.drafts = 4;
   options.are_drafts_adaptive = false;
-  LateBench late(options);
-  const auto sink = late.bench->run_alone(late.constrained(6));
-  EXPECT_EQ(sink->tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
-  EXPECT_TRUE(late.constraint->asked_while_computing.front());
+  LateBench late({.draft_percent = 90}, options);
+  late.constraint->allows_all = true;
+  const auto sink = late.bench->run_alone(late.constrained(20));
+  EXPECT_EQ(sink->tokens, late.bench->greedy_reply(make_request(10, 1).prompt, 20));
+  const std::vector<bool>& asked = late.constraint->asked_while_computing;
+  ASSERT_EQ(asked.size(), 20u);  // each position once
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), true), late.bench->model->num_steps);
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), false), sink->end->accepted_tokens);
 }
 
 TEST(EngineCoreConstraint, AConstraintThatThrowsEndsItsRequestOnly) {

@@ -16,6 +16,7 @@
 #include "tools/busy_neighbour.h"
 #include "tools/embedded_model.h"
 #include "tools/machine_measure.h"
+#include "tools/rate_json.h"
 
 namespace rorqual::tools {
 namespace {
@@ -147,22 +148,11 @@ class Measurement {
 };
 
 // ------------------------------------------------------------------------------------------------ report
-Json rate_json(const plan::Rate& rate) {
-  return {{"value", rate.value > 0 ? Json(rate.value) : Json(nullptr)}, {"spread", rate.spread}};
-}
-
 Json ceilings_json(const Ceilings& ceilings) {
-  auto peaks = Json::array();
-  for (int i = 0; i < kNumPeaks; ++i) {
-    const auto peak = static_cast<Peak>(i);
-    peaks.push_back({{"unit", peak_name(peak)},
-                     {"instructions", peak_instructions(peak)},
-                     {"operations_per_second", rate_json(ceilings.peak(peak))}});
-  }
   return {{"read_bytes_per_second", rate_json(ceilings.read)},
           {"read_from_bytes", ceilings.read_bytes},
           {"exceeds_caches", ceilings.exceeds_caches},
-          {"peaks", std::move(peaks)}};
+          {"peaks", peaks_json(ceilings.peaks)}};
 }
 
 Json times_json(const Times& times) {

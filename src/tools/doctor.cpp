@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +25,7 @@
 #include "tools/machine_ceilings.h"
 #include "tools/machine_measure.h"
 #include "tools/measured_machine.h"
+#include "tools/rate_json.h"
 #include "tools/version.h"
 
 namespace rorqual::tools {
@@ -121,10 +123,6 @@ Json kernels_json() {
   return {{"available", available}, {"chosen", chosen == nullptr ? Json(nullptr) : Json(chosen->name)}};
 }
 
-Json rate_json(const plan::Rate& rate) {
-  return {{"value", rate.value > 0 ? Json(rate.value) : Json(nullptr)}, {"spread", rate.spread}};
-}
-
 /// Rates of the kernels and stages; names say the units.
 Json kernel_rates_json(const plan::Machine& machine) {
   auto rows = Json::array();
@@ -171,21 +169,18 @@ Json gpus_json() {
   return {{"names", gpus.names}, {"link_bytes_per_second", nullptr}, {"note", gpus.note}};
 }
 
-/// Operations per second of each unit; null where this CPU has none.
-Json peaks_json(ThreadPool& pool) {
-  auto rows = Json::array();
+/// Operations per second of each unit; unknown where this CPU has none.
+std::array<plan::Rate, kNumPeaks> measure_peaks(ThreadPool& pool) {
+  std::array<plan::Rate, kNumPeaks> peaks;
   for (int i = 0; i < kNumPeaks; ++i) {
-    const Peak peak = static_cast<Peak>(i);
     std::vector<double> samples;
     for (int sample = 0; sample < kMeasureRepeats; ++sample) {
-      const double rate = sample_peak(pool, peak);
+      const double rate = sample_peak(pool, static_cast<Peak>(i));
       if (rate > 0) samples.push_back(rate);
     }
-    rows.push_back({{"unit", peak_name(peak)},
-                    {"instructions", peak_instructions(peak)},
-                    {"operations_per_second", rate_json(rate_of(std::move(samples)))}});
+    peaks[static_cast<size_t>(i)] = rate_of(std::move(samples));
   }
-  return rows;
+  return peaks;
 }
 
 Result<Json> measure_json(int threads, const std::string& disk) {
@@ -197,7 +192,7 @@ Result<Json> measure_json(int threads, const std::string& disk) {
               {"repeats", samples},
               {"read_bytes_per_second", rate_json(machine.ram_read)},
               {"numa_nodes", nodes_json()},
-              {"peaks", peaks_json(pool)},
+              {"peaks", peaks_json(measure_peaks(pool))},
               {"kernels", kernel_rates_json(machine)},
               {"stages", stage_rates_json(machine)},
               {"disk", disk_json(pool, disk)},
